@@ -24,8 +24,14 @@ fn main() -> io::Result<()> {
     for file in files {
         let file = file.canonicalize()?;
         let name = file.strip_prefix(dist.canonicalize()?).map_err(io::Error::other)?;
-        let name = name.to_str().ok_or_else(|| io::Error::other("a name in web/dist is no UTF-8"))?;
-        writeln!(table, "    ({name:?}, include_bytes!({:?})),", file.display().to_string())?;
+        let name = name
+            .to_str()
+            .ok_or_else(|| io::Error::other("a name in web/dist is no UTF-8"))?;
+        writeln!(
+            table,
+            "    ({name:?}, include_bytes!({:?})),",
+            file.display().to_string()
+        )?;
     }
     writeln!(table, "];")
 }

@@ -206,7 +206,13 @@ pub struct Figure {
 
 impl Figure {
     pub fn new(metric: &str, workload: &str, value: f64, unit: &'static str) -> Self {
-        Self { metric: metric.to_owned(), workload: workload.to_owned(), value, unit, ..Self::default() }
+        Self {
+            metric: metric.to_owned(),
+            workload: workload.to_owned(),
+            value,
+            unit,
+            ..Self::default()
+        }
     }
 
     /// Sets a maximum value as goal.
@@ -282,8 +288,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut missed = false;
     for bench in benches {
         eprintln!("{}", bench.name);
-        let figures =
-            runtime.block_on((bench.run)(arguments.quick)).with_context(|| format!("measure {}", bench.name))?;
+        let figures = runtime
+            .block_on((bench.run)(arguments.quick))
+            .with_context(|| format!("measure {}", bench.name))?;
         for figure in &figures {
             println!("{}", serde_json::to_string(figure)?);
             eprintln!("  {figure}");
@@ -303,11 +310,19 @@ fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     eprintln!("building a release lab, because it contains the measured client");
     let mut cargo = repository::cargo()?;
     cargo.args(["build", "--release", "--locked", "-p", "lab"]);
-    step::run("cargo build --release -p lab", cargo, &repository::log("release-build")?)?;
+    step::run(
+        "cargo build --release -p lab",
+        cargo,
+        &repository::log("release-build")?,
+    )?;
     let mut command = Command::new(target.join("release/lab"));
     command.args(["bench", name]).args(quick.then_some("--quick"));
     let status = command.status().context("start the release lab")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn keep(name: &str, figures: &[Figure]) -> Result<()> {
@@ -359,7 +374,10 @@ mod tests {
         let figure = Figure::new("m", "w", 80.0, "1/s").beside("peer".to_owned(), 100.0, 0.85);
         assert_eq!((figure.ratio, figure.holds), (Some(0.8), Some(false)));
         let figure = Figure::new("m", "w", 6.0, "requests").at_most_of("peer", 100.0, 0.05);
-        assert_eq!(figure.to_string(), "m 6 requests, peer 100: <= 0.05 x the peer is missed");
+        assert_eq!(
+            figure.to_string(),
+            "m 6 requests, peer 100: <= 0.05 x the peer is missed"
+        );
         assert_eq!(Figure::new("m", "w", 6.0, "requests").compared("peer", 0.0).ratio, None);
     }
 }

@@ -66,14 +66,24 @@ enum Engine {
     Postgres,
 }
 
+/// The programs of ours that a campaign runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Programs {
+    /// None: it runs tests.
+    None,
+    /// Those of the tests, which check more, such as overflows. For counts in which speed does not matter.
+    Tested,
+    /// Those that users get.
+    Released,
+}
+
 struct Campaign {
     name: &'static str,
     about: &'static str,
     goal: u64,
     /// Engines that the campaign runs on. The first one is the default.
     engines: &'static [Engine],
-    /// Whether it runs our programs. Otherwise it runs tests of a crate.
-    needs_programs: bool,
+    programs: Programs,
     /// Folders whose later changes make the record outdated. Empty: each round records its commit, and the record
     /// continues across commits.
     vouches_for: &'static [&'static str],
@@ -87,7 +97,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the tests again and again, as for every change: no test fails twice, and shaky ones are named",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &[],
         round: |seed, _| Box::pin(async move { steady::round(seed) }),
     },
@@ -96,7 +106,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the tests that are too slow for every run (xtask/slow.toml)",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates", "tests", "xtask/slow.toml"],
         round: |seed, _| Box::pin(async move { steady::round_of_slow_tests(seed) }),
     },
@@ -105,7 +115,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the hub's black-box tests, each on the engine that it doesn't use in every run",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(async move { steady::round_of_other_engines(seed) }),
     },
@@ -114,7 +124,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "charts that others wrote, from their projects' Go modules, at many values: each object as `helm template` renders it, line by line",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/render", "crates/bundle", "render-helper"],
         round: |seed, _| Box::pin(charts::round(seed)),
     },
@@ -123,7 +133,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "kills the hub under load: no acknowledged write is lost, no deleted object returns, no watch has a gap",
         goal: 100,
         engines: &[Engine::Sqlite, Engine::Postgres],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/store", "crates/hub"],
         round: |seed, engine| Box::pin(kill9::round(seed, engine)),
     },
@@ -133,7 +143,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 gaps, repeats or wrong order, and no watcher goes back in time",
         goal: 1_000_000,
         engines: &[Engine::Postgres],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/store"],
         round: |seed, _| Box::pin(async move { watch_order::round(seed) }),
     },
@@ -144,7 +154,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 lead at once",
         goal: 60,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(informer::round(seed)),
     },
@@ -154,7 +164,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 namespace sees only that namespace",
         goal: 2,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(async move { k9s::round(seed) }),
     },
@@ -164,7 +174,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 poll, and no object of a service changes",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub", "crates/agent", "crates/manifests"],
         round: |seed, _| Box::pin(hub_pod::round(seed)),
     },
@@ -174,7 +184,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 leave; then again with the cluster's own names",
         goal: 2,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/manifests", "crates/image", "crates/cli", "deploy"],
         round: |seed, _| Box::pin(node::round(seed)),
     },
@@ -184,7 +194,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 are the same",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(async move { image_digest::round(seed) }),
     },
@@ -194,7 +204,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 second commit",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(image_arm64::round(seed)),
     },
@@ -204,8 +214,13 @@ const CAMPAIGNS: &[Campaign] = &[
                 their uids",
         goal: 2_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/agent", "crates/fleet", "crates/hub/src/controllers"],
+        programs: Programs::Released,
+        vouches_for: &[
+            "crates/agent",
+            "crates/fleet",
+            "crates/hub/src/services",
+            "crates/hub/src/guards",
+        ],
         round: |seed, _| Box::pin(prune_chaos::round(seed)),
     },
     Campaign {
@@ -215,7 +230,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 lists",
         goal: 5_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/agent"],
         round: |seed, _| Box::pin(hostile_api::round(seed)),
     },
@@ -225,8 +240,12 @@ const CAMPAIGNS: &[Campaign] = &[
                 answer, none is an internal error, and the hub keeps running",
         goal: 500_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/hub/src/apiserver", "crates/fieldmanager"],
+        programs: Programs::Tested,
+        vouches_for: &[
+            "crates/hub/src/apiserver",
+            "crates/hub/src/kinds",
+            "crates/fieldmanager",
+        ],
         round: |seed, _| Box::pin(fuzz::round(seed)),
     },
     Campaign {
@@ -236,7 +255,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 stays flat",
         goal: 10,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(hostile_clients::round(seed)),
     },
@@ -246,8 +265,12 @@ const CAMPAIGNS: &[Campaign] = &[
                 hyper: no answer is lost",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/hub/src/server.rs", "crates/hub/src/unread.rs"],
+        programs: Programs::Tested,
+        vouches_for: &[
+            "crates/hub/src/server.rs",
+            "crates/hub/src/server",
+            "crates/hub/src/unread.rs",
+        ],
         round: |seed, _| Box::pin(refusals::round(seed)),
     },
     Campaign {
@@ -257,7 +280,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 commit",
         goal: 1_000_000,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/fleet"],
         round: |seed, _| Box::pin(async move { rollout_histories::round(seed) }),
     },
@@ -269,8 +292,8 @@ const CAMPAIGNS: &[Campaign] = &[
                 clusters' own records",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/fleet", "crates/hub/src/controllers"],
+        programs: Programs::Released,
+        vouches_for: &["crates/fleet", "crates/hub/src/sets"],
         round: |seed, _| Box::pin(fleet_rollouts::round(seed)),
     },
 ];
@@ -338,8 +361,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("there is no campaign {name:?}; choose one of {}", names.join(", "));
     };
     let engine = campaign.engine(arguments.engine)?;
-    if campaign.needs_programs {
-        build_programs()?;
+    match campaign.programs {
+        Programs::None => {}
+        Programs::Tested => build_tested_programs()?,
+        Programs::Released => build_programs()?,
     }
     let name = campaign.record(engine);
     let path = repository::root()?.join("docs/campaigns").join(format!("{name}.json"));
@@ -350,7 +375,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     while record.count < record.goal && record.failures.is_empty() && limit.is_none_or(|limit| start.elapsed() < limit)
     {
         let begun = Instant::now();
-        let first = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
+        let first = record
+            .seed
+            .wrapping_mul(1_000_003)
+            .wrapping_add(record.rounds.len() as u64);
         let seeds = (0..arguments.parallel).map(|nth| first.wrapping_add(nth));
         let rounds = join_all(seeds.map(|seed| (campaign.round)(seed, engine)));
         // Rounds before a broken one count. The next run continues with the broken one.
@@ -367,9 +395,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if let Some(error) = broken {
             return Err(error);
         }
-        eprintln!("{name}: {} of {}, {} failures", record.count, record.goal, record.failures.len());
+        eprintln!(
+            "{name}: {} of {}, {} failures",
+            record.count,
+            record.goal,
+            record.failures.len()
+        );
     }
-    println!("{} of {}, {} failures: {}", record.count, record.goal, record.failures.len(), path.display());
+    println!(
+        "{} of {}, {} failures: {}",
+        record.count,
+        record.goal,
+        record.failures.len(),
+        path.display()
+    );
     for failure in &record.failures {
         println!("  {failure}");
     }
@@ -431,7 +470,16 @@ fn faults_of(record: &Record, campaign: &Campaign) -> Vec<String> {
 fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
     let range = format!("{commit}...HEAD");
     let arguments = [&["rev-list", "--count", "--no-merges", &range, "--"], folders].concat();
-    machine::git(&arguments)?.parse().context("read the count of git rev-list")
+    machine::git(&arguments)?
+        .parse()
+        .context("read the count of git rev-list")
+}
+
+/// Builds the programs as the tests do, so that they are built once for both. The testkit finds them beside this program.
+fn build_tested_programs() -> Result<()> {
+    let mut cargo = repository::cargo()?;
+    cargo.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
+    step::run("cargo build", cargo, &repository::log("build")?)
 }
 
 /// Builds both programs with the release profiles, which make the hub fast and the agent small. The testkit then uses
@@ -441,9 +489,10 @@ pub fn build_programs() -> Result<()> {
     let (log, programs) = (repository::log("release-build")?, target.join("xtask/programs"));
     fs::create_dir_all(&programs)?;
     eprintln!("building release programs");
-    for (profile, package, program) in
-        [("release", "farwater-cli", "farwater"), ("agent", "farwater-agent", "farwater-agent")]
-    {
+    for (profile, package, program) in [
+        ("release", "farwater-cli", "farwater"),
+        ("agent", "farwater-agent", "farwater-agent"),
+    ] {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package]);
         step::run(&format!("cargo build -p {package}"), cargo, &log)?;
@@ -487,7 +536,14 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
 /// Continues the old record only with the same program, machine and seed. Other counts prove nothing about this one.
 fn continued(old: Record, fresh: Record) -> Record {
     let same = old.seed == fresh.seed && old.commit == fresh.commit && old.machine == fresh.machine;
-    if same && !old.commit.ends_with("-dirty") { Record { goal: fresh.goal, ..old } } else { fresh }
+    if same && !old.commit.ends_with("-dirty") {
+        Record {
+            goal: fresh.goal,
+            ..old
+        }
+    } else {
+        fresh
+    }
 }
 
 fn save(path: &PathBuf, record: &Record) -> Result<()> {
@@ -496,7 +552,8 @@ fn save(path: &PathBuf, record: &Record) -> Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, record)?;
     std::io::Write::write_all(&mut file, b"\n")?;
-    file.persist(path).with_context(|| format!("write {}", path.display()))?;
+    file.persist(path)
+        .with_context(|| format!("write {}", path.display()))?;
     Ok(())
 }
 
@@ -505,7 +562,12 @@ mod tests {
     use super::*;
 
     fn record(commit: &str, seed: u64, count: u64) -> Record {
-        let machine = Machine { processor: "x".to_owned(), cores: 2, memory_gib: 24, kernel: "6".to_owned() };
+        let machine = Machine {
+            processor: "x".to_owned(),
+            cores: 2,
+            memory_gib: 24,
+            kernel: "6".to_owned(),
+        };
         let (campaign, about) = ("kill9".to_owned(), String::new());
         Record {
             campaign,

@@ -40,7 +40,10 @@ fn check() -> Result<()> {
         return Ok(());
     }
     let names: Vec<_> = stale.iter().map(|file| file.path.display().to_string()).collect();
-    bail!("generated files are out of date: {}; run: cargo xtask codegen", names.join(", "))
+    bail!(
+        "generated files are out of date: {}; run: cargo xtask codegen",
+        names.join(", ")
+    )
 }
 
 struct Generated {
@@ -60,10 +63,19 @@ fn all() -> Result<Vec<Generated>> {
     let pages = reference::pages()?.into_iter().map(|page| ("docs/reference", page));
     let schemas = reference::schemas()?.into_iter().map(|page| ("deploy/schemas", page));
     for (folder, page) in pages.chain(schemas) {
-        files.push(Generated { path: PathBuf::from(folder).join(page.name), content: page.text });
+        files.push(Generated {
+            path: PathBuf::from(folder).join(page.name),
+            content: page.text,
+        });
     }
-    files.push(Generated { path: "deny.toml".into(), content: deny::cargo_deny_configuration() });
-    files.push(Generated { path: "web/src/api/generated.ts".into(), content: page_types::module() });
+    files.push(Generated {
+        path: "deny.toml".into(),
+        content: deny::cargo_deny_configuration(),
+    });
+    files.push(Generated {
+        path: "web/src/api/generated.ts".into(),
+        content: page_types::module(),
+    });
     files.push(prometheus_rule()?);
     Ok(files)
 }
@@ -72,26 +84,41 @@ fn all() -> Result<Vec<Generated>> {
 fn prometheus_rule() -> Result<Generated> {
     let path = repository::root()?.join("deploy/monitoring/alerts.yaml");
     let alerts = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let (_, groups) = alerts.split_once("groups:").context("alerts.yaml has no line `groups:`")?;
+    let (_, groups) = alerts
+        .split_once("groups:")
+        .context("alerts.yaml has no line `groups:`")?;
     let mut content =
         "# Made by cargo xtask codegen from alerts.yaml; don't edit.\napiVersion: monitoring.coreos.com/v1\n\
                        kind: PrometheusRule\nmetadata:\n  name: farwater\nspec:\n  groups:"
             .to_owned();
     for line in groups.trim_end().split('\n') {
-        content.push_str(if line.is_empty() || content.ends_with("groups:") { "" } else { "  " });
+        content.push_str(if line.is_empty() || content.ends_with("groups:") {
+            ""
+        } else {
+            "  "
+        });
         content.push_str(line);
         content.push('\n');
     }
-    Ok(Generated { path: "deploy/monitoring/prometheus-rule.yaml".into(), content })
+    Ok(Generated {
+        path: "deploy/monitoring/prometheus-rule.yaml".into(),
+        content,
+    })
 }
 
 /// One CustomResourceDefinition per kind, as a management cluster would install it.
 fn resource_definitions() -> Result<Vec<Generated>> {
-    let definitions = farwater_api::custom_resource_definitions().into_iter().map(|definition| {
-        let name = definition.spec.names.plural.clone();
-        let yaml = serde_saphyr::to_string(&definition).with_context(|| format!("write the definition of {name}"))?;
-        let content = format!("# Made by cargo xtask codegen from crates/api; don't edit.\n{yaml}");
-        Ok(Generated { path: format!("deploy/crds/{name}.yaml").into(), content })
-    });
+    let definitions = farwater_api::custom_resource_definitions()
+        .into_iter()
+        .map(|definition| {
+            let name = definition.spec.names.plural.clone();
+            let yaml =
+                serde_saphyr::to_string(&definition).with_context(|| format!("write the definition of {name}"))?;
+            let content = format!("# Made by cargo xtask codegen from crates/api; don't edit.\n{yaml}");
+            Ok(Generated {
+                path: format!("deploy/crds/{name}.yaml").into(),
+                content,
+            })
+        });
     definitions.collect()
 }

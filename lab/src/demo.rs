@@ -35,7 +35,10 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut times = Times::start();
-    times.add(Phase::Lab, Duration::try_from_secs_f64(arguments.build_seconds).unwrap_or_default());
+    times.add(
+        Phase::Lab,
+        Duration::try_from_secs_f64(arguments.build_seconds).unwrap_or_default(),
+    );
     packages::require(&[packages::GIT])?;
     Tools::build()?;
     times.end(Phase::Tools);
@@ -52,7 +55,15 @@ fn build_programs(times: &mut Times) -> Result<()> {
     let mut cargo = repository::cargo()?;
     // Build with the features of the whole workspace. A selection of packages has other features, so cargo would build
     // most dependencies twice.
-    cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);
+    cargo.args([
+        "build",
+        "--locked",
+        "--workspace",
+        "--bin",
+        "farwater",
+        "--bin",
+        "farwater-agent",
+    ]);
     step::run("cargo build", cargo, &log)?;
     times.end(Phase::Programs);
     Ok(())
@@ -90,12 +101,18 @@ async fn show(arguments: &Arguments, mut times: Times) -> Result<ExitCode> {
 async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
     scene.strict();
     let second = scene.change_greeting("hello again")?;
-    screen.note(format!("committed {} (a new greeting in apps/web/settings.yaml)", short(&second)));
+    screen.note(format!(
+        "committed {} (a new greeting in apps/web/settings.yaml)",
+        short(&second)
+    ));
     scene.ask_now().await?;
     let arrived = |fleet: &Fleet| fleet.is_healthy() && fleet.web_is_at(&second);
     follow(scene, screen, "the second commit has arrived", arrived).await?;
     scene.check_greeting("hello again").await?;
-    screen.note(format!("both clusters run commit {}, as their own API servers confirm", short(&second)));
+    screen.note(format!(
+        "both clusters run commit {}, as their own API servers confirm",
+        short(&second)
+    ));
     println!("{}", scene.tree().await?);
     Ok(())
 }

@@ -67,7 +67,9 @@ fn write(folder: &Path, name: &str, image: &Image) -> Result<()> {
     if layout.exists() {
         fs::remove_dir_all(&layout)?;
     }
-    image.write_layout(&layout).with_context(|| format!("write {}", layout.display()))?;
+    image
+        .write_layout(&layout)
+        .with_context(|| format!("write {}", layout.display()))?;
     image.write_tar(&folder.join(format!("{name}.tar")))?;
     println!(
         "{:<34} {}  {}  {:5.1} MB, {:5.1} MB unpacked",
@@ -109,7 +111,9 @@ fn agent(program: Vec<u8>, renderer: Vec<u8>) -> (Root, Start) {
     root.add("usr/bin/farwater-agent", Node::program(program));
     root.add("usr/bin/farwater-render", Node::program(renderer));
     let mut start = start("agent", &["/usr/bin/farwater-agent"]);
-    start.environment.extend(AGENT_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    start
+        .environment
+        .extend(AGENT_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
     (root, start)
 }
 
@@ -120,9 +124,21 @@ fn hub(program: Vec<u8>, git: &debian::Packages) -> Result<(Root, Start)> {
     for path in ["usr/bin/git", "usr/bin/ssh", "usr/lib/git-core/git-remote-http"] {
         add_program(&mut root, path, git.file(path)?, &libraries)?;
     }
-    root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });
+    root.add(
+        "usr/lib/git-core/git-remote-https",
+        Node::Link {
+            target: "git-remote-http".into(),
+        },
+    );
     root.add("etc/ssl/certs/ca-certificates.crt", Node::text(git.authorities()?));
-    let entrypoint = ["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"];
+    let entrypoint = [
+        "/usr/bin/farwater",
+        "hub",
+        "--data-dir",
+        "/var/lib/farwater",
+        "--listen",
+        "0.0.0.0:8443",
+    ];
     Ok((root, start("hub", &entrypoint)))
 }
 
@@ -130,9 +146,18 @@ fn hub(program: Vec<u8>, git: &debian::Packages) -> Result<(Root, Start)> {
 /// volumes.
 fn ground(state: &str) -> Root {
     let mut root = Root::default();
-    root.add("etc/passwd", Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::{state}:/\n")));
+    root.add(
+        "etc/passwd",
+        Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::{state}:/\n")),
+    );
     root.add("etc/group", Node::text(format!("root:x:0:\nnonroot:x:{USER}:\n")));
-    root.add(state.trim_start_matches('/'), Node::Folder { mode: 0o700, owner: USER });
+    root.add(
+        state.trim_start_matches('/'),
+        Node::Folder {
+            mode: 0o700,
+            owner: USER,
+        },
+    );
     root.add("tmp", Node::Folder { mode: 0o1777, owner: 0 });
     root
 }

@@ -15,7 +15,11 @@ use clap::{Parser, Subcommand};
 
 /// The command line, under the name that users type.
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Tasks of this repository that need its crates")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Tasks of this repository that need its crates"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

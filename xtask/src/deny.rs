@@ -33,15 +33,51 @@ struct Ban {
 }
 
 const BANS: &[Ban] = &[
-    Ban { name: "openssl-sys", below: None, why: "one TLS stack: rustls with aws-lc-rs" },
-    Ban { name: "native-tls", below: None, why: "one TLS stack: rustls with aws-lc-rs" },
-    Ban { name: "ring", below: None, why: "one source of cryptography: aws-lc-rs" },
-    Ban { name: "git2", below: None, why: "Git is read with gix and fetched with the git program" },
-    Ban { name: "libgit2-sys", below: None, why: "Git is read with gix and fetched with the git program" },
-    Ban { name: "serde_yaml", below: None, why: "unmaintained; YAML is read with serde-saphyr" },
-    Ban { name: "tokio-tar", below: None, why: "unmaintained, with an open advisory" },
-    Ban { name: "async-std", below: None, why: "one runtime: tokio" },
-    Ban { name: "reqwest", below: Some((0, 13)), why: "older ones bring a second TLS stack" },
+    Ban {
+        name: "openssl-sys",
+        below: None,
+        why: "one TLS stack: rustls with aws-lc-rs",
+    },
+    Ban {
+        name: "native-tls",
+        below: None,
+        why: "one TLS stack: rustls with aws-lc-rs",
+    },
+    Ban {
+        name: "ring",
+        below: None,
+        why: "one source of cryptography: aws-lc-rs",
+    },
+    Ban {
+        name: "git2",
+        below: None,
+        why: "Git is read with gix and fetched with the git program",
+    },
+    Ban {
+        name: "libgit2-sys",
+        below: None,
+        why: "Git is read with gix and fetched with the git program",
+    },
+    Ban {
+        name: "serde_yaml",
+        below: None,
+        why: "unmaintained; YAML is read with serde-saphyr",
+    },
+    Ban {
+        name: "tokio-tar",
+        below: None,
+        why: "unmaintained, with an open advisory",
+    },
+    Ban {
+        name: "async-std",
+        below: None,
+        why: "one runtime: tokio",
+    },
+    Ban {
+        name: "reqwest",
+        below: Some((0, 13)),
+        why: "older ones bring a second TLS stack",
+    },
 ];
 
 /// `axum/ws` pins another version of tungstenite than kube.
@@ -95,15 +131,31 @@ const BOUNDARIES: &[Boundary] = &[
         ],
         "it runs in every cluster and must stay small",
     ),
-    ("farwater-api", &["tokio", "hyper", "rustls", "sqlx"], "contracts have no sockets, files, clocks or runtime"),
-    ("farwater-fleet", &["tokio", "hyper", "rustls", "sqlx"], "decisions have no sockets, files, clocks or runtime"),
-    ("farwater-bundle", &["tokio", "hyper", "rustls", "sqlx"], "archives have no sockets, clocks or runtime"),
+    (
+        "farwater-api",
+        &["tokio", "hyper", "rustls", "sqlx"],
+        "contracts have no sockets, files, clocks or runtime",
+    ),
+    (
+        "farwater-fleet",
+        &["tokio", "hyper", "rustls", "sqlx"],
+        "decisions have no sockets, files, clocks or runtime",
+    ),
+    (
+        "farwater-bundle",
+        &["tokio", "hyper", "rustls", "sqlx"],
+        "archives have no sockets, clocks or runtime",
+    ),
     (
         "farwater-fieldmanager",
         &["tokio", "hyper", "rustls", "sqlx", "farwater-api", "farwater-store"],
         "field ownership needs no sockets, files, clocks or runtime, and no kinds of Farwater",
     ),
-    ("farwater-cli", &["farwater-testkit"], "the testkit is for development only"),
+    (
+        "farwater-cli",
+        &["farwater-testkit"],
+        "the testkit is for development only",
+    ),
     (
         "xtask",
         &[
@@ -131,10 +183,23 @@ struct Package {
 
 /// All crates that `arguments` select, for all platforms.
 fn tree(arguments: &[&str]) -> Result<Vec<Package>> {
-    let fixed = ["tree", "--locked", "--target", "all", "--prefix", "none", "--format", "{p}\t{l}\t{f}"];
+    let fixed = [
+        "tree",
+        "--locked",
+        "--target",
+        "all",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}\t{l}\t{f}",
+    ];
     let output = repository::cargo_output(&[&fixed, arguments].concat())?;
     let lines: BTreeSet<_> = output.lines().map(|line| line.trim_end_matches(" (*)")).collect();
-    lines.into_iter().filter(|line| !line.is_empty()).map(read_package).collect()
+    lines
+        .into_iter()
+        .filter(|line| !line.is_empty())
+        .map(read_package)
+        .collect()
 }
 
 fn read_package(line: &str) -> Result<Package> {
@@ -169,17 +234,28 @@ pub fn check() -> Result<()> {
     if violations.is_empty() {
         return check_advisories();
     }
-    bail!("the dependency tree breaks rules of xtask/src/deny.rs:\n  {}", violations.join("\n  "))
+    bail!(
+        "the dependency tree breaks rules of xtask/src/deny.rs:\n  {}",
+        violations.join("\n  ")
+    )
 }
 
 fn check_advisories() -> Result<()> {
-    let asked = repository::cargo()?.args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let asked = repository::cargo()?
+        .args(["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     if !asked.is_ok_and(|status| status.success()) {
         println!("advisories not checked: cargo-deny is not installed");
         return Ok(());
     }
     let status = repository::cargo()?.args(["deny", "check", "advisories"]).status()?;
-    if status.success() { Ok(()) } else { bail!("cargo deny check advisories: {status}") }
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("cargo deny check advisories: {status}")
+    }
 }
 
 fn check_bans(packages: &[Package], violations: &mut Vec<String>) {
@@ -202,7 +278,10 @@ fn first_two(version: &str) -> (u64, u64) {
 }
 
 fn check_licences(packages: &[Package], violations: &mut Vec<String>) {
-    for Package { name, version, licence, .. } in packages.iter().filter(|package| !package.ours) {
+    for Package {
+        name, version, licence, ..
+    } in packages.iter().filter(|package| !package.ours)
+    {
         let allowed = |one: &str| LICENCES.contains(&one) || LICENCE_EXCEPTIONS.contains(&(name.as_str(), one));
         match licence::is_satisfied(licence, &allowed) {
             Ok(true) => {}
@@ -214,7 +293,11 @@ fn check_licences(packages: &[Package], violations: &mut Vec<String>) {
 
 fn check_boundary(boundary: &Boundary, linked: &[Package], violations: &mut Vec<String>) {
     let (package, forbidden, why) = boundary;
-    let is_forbidden = |name: &str| forbidden.iter().any(|f| name == *f || name.starts_with(&format!("{f}-")));
+    let is_forbidden = |name: &str| {
+        forbidden
+            .iter()
+            .any(|f| name == *f || name.starts_with(&format!("{f}-")))
+    };
     for found in linked.iter().filter(|found| is_forbidden(&found.name)) {
         violations.push(format!("{package} links {}: {why}", found.name));
     }
@@ -231,7 +314,12 @@ pub fn cargo_deny_configuration() -> String {
     }
     text.push_str("]\n\n[licenses]\nallow = [\n");
     let plain = |licence: &&&str| !licence.contains(" WITH ");
-    for licence in LICENCES.iter().filter(plain).copied().chain(["Apache-2.0 WITH LLVM-exception"]) {
+    for licence in LICENCES
+        .iter()
+        .filter(plain)
+        .copied()
+        .chain(["Apache-2.0 WITH LLVM-exception"])
+    {
         let _ = writeln!(text, "    \"{licence}\",");
     }
     text.push_str("]\nexceptions = [\n");
@@ -240,12 +328,22 @@ pub fn cargo_deny_configuration() -> String {
     }
     text.push_str("]\n\n[bans]\nmultiple-versions = \"allow\"\nwildcards = \"allow\"\ndeny = [\n");
     for ban in BANS {
-        let version = ban.below.map(|(major, minor)| format!("@<{major}.{minor}")).unwrap_or_default();
-        let _ = writeln!(text, "    {{ crate = \"{}{version}\", reason = \"{}\" }},", ban.name, ban.why);
+        let version = ban
+            .below
+            .map(|(major, minor)| format!("@<{major}.{minor}"))
+            .unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "    {{ crate = \"{}{version}\", reason = \"{}\" }},",
+            ban.name, ban.why
+        );
     }
     text.push_str("]\n");
     for (name, feature) in BANNED_FEATURES {
-        let _ = write!(text, "\n[[bans.features]]\ncrate = \"{name}\"\ndeny = [\"{feature}\"]\n");
+        let _ = write!(
+            text,
+            "\n[[bans.features]]\ncrate = \"{name}\"\ndeny = [\"{feature}\"]\n"
+        );
     }
     text.push_str("\n[sources]\nunknown-registry = \"deny\"\nunknown-git = \"deny\"\n");
     text
@@ -267,10 +365,16 @@ mod tests {
     #[test]
     fn a_crate_that_breaks_a_rule_is_named_with_the_reason() {
         assert_eq!(violations("serde v1.0.0\tMIT OR Apache-2.0\tstd"), [""; 0]);
-        assert_eq!(violations("ring v0.17.0\tISC\t"), ["ring 0.17.0 is banned: one source of cryptography: aws-lc-rs"]);
+        assert_eq!(
+            violations("ring v0.17.0\tISC\t"),
+            ["ring 0.17.0 is banned: one source of cryptography: aws-lc-rs"]
+        );
         assert_eq!(violations("reqwest v0.13.1\tMIT\t"), [""; 0]);
         assert_eq!(violations("reqwest v0.12.9\tMIT\t").len(), 1);
-        assert_eq!(violations("copyleft v1.0.0\tGPL-3.0\t"), ["copyleft 1.0.0 is under GPL-3.0, which is not allowed"]);
+        assert_eq!(
+            violations("copyleft v1.0.0\tGPL-3.0\t"),
+            ["copyleft 1.0.0 is under GPL-3.0, which is not allowed"]
+        );
         assert!(violations("nothing v1.0.0\t\t")[0].starts_with("licence of nothing"));
     }
 

@@ -27,10 +27,17 @@ fn find_faults(document: &str, tests: &[String]) -> Result<Vec<String>> {
     ensure!(!invariants.is_empty(), "{DOCUMENT}, {SECTION}: no list of invariants");
     let mut faults = Vec::new();
     for invariant in invariants {
-        let named: Vec<&str> = invariant.split('`').skip(1).step_by(2).filter(|code| is_test_name(code)).collect();
+        let named: Vec<&str> = invariant
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|code| is_test_name(code))
+            .collect();
         if named.is_empty() {
-            faults
-                .push(format!("no test is named for: {}", invariant.split_whitespace().collect::<Vec<_>>().join(" ")));
+            faults.push(format!(
+                "no test is named for: {}",
+                invariant.split_whitespace().collect::<Vec<_>>().join(" ")
+            ));
         }
         let missing = named.into_iter().filter(|name| !tests.iter().any(|test| test == name));
         faults.extend(missing.map(|name| format!("no test is called {name}")));
@@ -40,21 +47,37 @@ fn find_faults(document: &str, tests: &[String]) -> Result<Vec<String>> {
 
 /// Whether the code is the name of a test: at least two words, such as `a_word`.
 fn is_test_name(code: &str) -> bool {
-    code.contains('_') && code.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+    code.contains('_')
+        && code
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
 /// All functions with an attribute `#[test]` or one like `#[tokio::test(…)]`, in tracked and new files.
 fn test_names(root: &Path) -> Result<Vec<String>> {
     let listed = Command::new("git")
         .current_dir(root)
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.rs"])
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "--",
+            "*.rs",
+        ])
         .output()
         .context("run git ls-files")?;
     ensure!(listed.status.success(), "git ls-files: {}", listed.status);
     let mut names = Vec::new();
-    for path in String::from_utf8(listed.stdout)?.split('\0').filter(|path| !path.is_empty()) {
+    for path in String::from_utf8(listed.stdout)?
+        .split('\0')
+        .filter(|path| !path.is_empty())
+    {
         // The file was removed but is still in the index.
-        let Ok(source) = fs::read_to_string(root.join(path)) else { continue };
+        let Ok(source) = fs::read_to_string(root.join(path)) else {
+            continue;
+        };
         names.extend(tests_in(&source));
     }
     Ok(names)
@@ -108,8 +131,14 @@ mod tests {
 
     #[test]
     fn an_invariant_names_a_test_that_exists() {
-        check("- A survives `kill -9`:\n  `a_is_held`, `b_is_held`.\n- B: `d_is_held`.", &[]);
+        check(
+            "- A survives `kill -9`:\n  `a_is_held`, `b_is_held`.\n- B: `d_is_held`.",
+            &[],
+        );
         check("- C: `c_is_no_test`, `a_is_held`.", &["no test is called c_is_no_test"]);
-        check("- D survives\n  `kill -9`.", &["no test is named for: D survives `kill -9`."]);
+        check(
+            "- D survives\n  `kill -9`.",
+            &["no test is named for: D survives `kill -9`."],
+        );
     }
 }

@@ -54,7 +54,12 @@ mod tests {
     #[test]
     fn options_and_a_call_for_help_are_left_to_lab() {
         let command = Arguments::augment_args(clap::Command::new("bench"));
-        let matches = command.try_get_matches_from(["bench", "--help", "agent", "--quick"]).unwrap();
-        assert_eq!(Arguments::from_arg_matches(&matches).unwrap().all, ["--help", "agent", "--quick"]);
+        let matches = command
+            .try_get_matches_from(["bench", "--help", "agent", "--quick"])
+            .unwrap();
+        assert_eq!(
+            Arguments::from_arg_matches(&matches).unwrap().all,
+            ["--help", "agent", "--quick"]
+        );
     }
 }

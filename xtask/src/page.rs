@@ -28,7 +28,9 @@ pub fn build(log: &Path) -> Result<()> {
 /// minutes with optimizations.
 pub fn build_if_stale(log: &Path) -> Result<()> {
     let root = repository::root()?;
-    let Ok(built) = root.join(BUILT).metadata().and_then(|metadata| metadata.modified()) else { return build(log) };
+    let Ok(built) = root.join(BUILT).metadata().and_then(|metadata| metadata.modified()) else {
+        return build(log);
+    };
     let sources = WalkDir::new(root.join("web"))
         .min_depth(1)
         .into_iter()

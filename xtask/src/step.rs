@@ -62,7 +62,11 @@ fn run_within(limit: Duration, what: &str, command: Command, log: &Path) -> Resu
         });
         let Some(status) = status? else {
             group.kill()?;
-            bail!("{what} was killed: it took longer than {}; its output is in {}", seconds(limit), log.display());
+            bail!(
+                "{what} was killed: it took longer than {}; its output is in {}",
+                seconds(limit),
+                log.display()
+            );
         };
         Ok(status)
     })
@@ -81,7 +85,10 @@ impl Group {
         watchdog::ensure()?;
         let child = command.process_group(0).spawn()?;
         watchdog::watch(child.id())?;
-        Ok(Self { child, has_ended: false })
+        Ok(Self {
+            child,
+            has_ended: false,
+        })
     }
 
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
@@ -138,7 +145,12 @@ impl<'a> Step<'a> {
         let shown = describe(&command);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let group = Group::spawn(&mut command).with_context(|| format!("start {shown}"))?;
-        Ok(Self { shown, group, log, start_of_output })
+        Ok(Self {
+            shown,
+            group,
+            log,
+            start_of_output,
+        })
     }
 
     fn end(mut self, wait: impl FnOnce(&mut Group) -> Result<ExitStatus>) -> Result<()> {
@@ -148,16 +160,28 @@ impl<'a> Step<'a> {
         }
         let output = read_from(self.log, self.start_of_output)?;
         let lines: Vec<_> = output.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {}", cut(line)));
+        let tail = lines[lines.len().saturating_sub(TAIL)..]
+            .iter()
+            .map(|line| format!("  | {}", cut(line)));
         let tail = tail.collect::<Vec<_>>().join("\n");
-        Err(Failure { command: self.shown, status: status.to_string(), tail, log: self.log.to_owned() }.into())
+        Err(Failure {
+            command: self.shown,
+            status: status.to_string(),
+            tail,
+            log: self.log.to_owned(),
+        }
+        .into())
     }
 }
 
 /// A duration for people: `12.3s`, `4m05s`.
 pub fn seconds(time: Duration) -> String {
     let whole = time.as_secs();
-    if whole >= 60 { format!("{}m{:02}s", whole / 60, whole % 60) } else { format!("{:.1}s", time.as_secs_f64()) }
+    if whole >= 60 {
+        format!("{}m{:02}s", whole / 60, whole % 60)
+    } else {
+        format!("{:.1}s", time.as_secs_f64())
+    }
 }
 
 /// Content of `log` from byte `position` on.
@@ -212,7 +236,12 @@ impl Life {
             bar.set_style(style);
             bar.set_prefix(what.to_owned());
         }
-        Self { what: what.to_owned(), start: Instant::now(), told: Instant::now(), bar }
+        Self {
+            what: what.to_owned(),
+            start: Instant::now(),
+            told: Instant::now(),
+            bar,
+        }
     }
 
     /// `state` returns the current activity.
@@ -258,7 +287,10 @@ mod tests {
         command.args(["-c", "sleep 600 & echo $! > \"$0\"; wait"]).arg(&pid);
         let limit = Duration::from_millis(300);
         let error = run_within(limit, "a wait", command, &log).unwrap_err().to_string();
-        assert!(error.starts_with("a wait was killed: it took longer than 0.3s"), "{error}");
+        assert!(
+            error.starts_with("a wait was killed: it took longer than 0.3s"),
+            "{error}"
+        );
         let sleeper = fs::read_to_string(pid).unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
         let begun = Instant::now();

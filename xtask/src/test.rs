@@ -109,7 +109,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         alone: arguments.alone,
         slow: arguments.slow,
     };
-    let run = Run { logs, selection, report: Mutex::default() };
+    let run = Run {
+        logs,
+        selection,
+        report: Mutex::default(),
+    };
 
     let start = Instant::now();
     let outcomes = run_phases(&chosen, &run);
@@ -134,18 +138,27 @@ fn take_turn(target: &Path) -> Result<fs::File> {
     let path = target.join("xtask/run.lock");
     let file = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
     if file.try_lock().is_err() {
-        step::say(&format!("waiting for another run of the tests that uses {}", target.display()));
+        step::say(&format!(
+            "waiting for another run of the tests that uses {}",
+            target.display()
+        ));
         file.lock().with_context(|| format!("lock {}", path.display()))?;
     }
     Ok(file)
 }
 
 fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
-    if let Some(wrong) = only.iter().find(|name| !PHASES.iter().any(|phase| phase.name == **name)) {
+    if let Some(wrong) = only
+        .iter()
+        .find(|name| !PHASES.iter().any(|phase| phase.name == **name))
+    {
         let names: Vec<_> = PHASES.iter().map(|phase| phase.name).collect();
         bail!("there is no phase {wrong:?}; choose one of {}", names.join(", "));
     }
-    Ok(PHASES.iter().filter(|phase| only.is_empty() || only.iter().any(|name| name == phase.name)).collect())
+    Ok(PHASES
+        .iter()
+        .filter(|phase| only.is_empty() || only.iter().any(|name| name == phase.name))
+        .collect())
 }
 
 /// Runs the phases, at most [`AT_THE_SAME_TIME`] at once. Each starts when the phases that it needs have ended. It does
@@ -159,14 +172,22 @@ fn run_phases(chosen: &[&'static Phase], run: &Run) -> Vec<Outcome> {
         let (sender, ended) = mpsc::channel();
         loop {
             let is_broken = |name: &str| outcomes.iter().any(|one| one.phase == name && one.result.is_err());
-            if let Some(index) = waiting.iter().position(|phase| phase.needs.iter().any(|name| is_broken(name))) {
+            if let Some(index) = waiting
+                .iter()
+                .position(|phase| phase.needs.iter().any(|name| is_broken(name)))
+            {
                 let phase = waiting.remove(index);
-                step::say(&format!("==> {}: not run, because it needs a phase that failed", phase.name));
+                step::say(&format!(
+                    "==> {}: not run, because it needs a phase that failed",
+                    phase.name
+                ));
                 outcomes.push(Outcome::not_run(phase));
                 continue;
             }
             let is_open = |name: &str| running.contains(&name) || waiting.iter().any(|phase| phase.name == name);
-            let next = waiting.iter().position(|phase| !phase.needs.iter().any(|name| is_open(name)));
+            let next = waiting
+                .iter()
+                .position(|phase| !phase.needs.iter().any(|name| is_open(name)));
             if let (Some(index), true) = (next, running.len() < AT_THE_SAME_TIME) {
                 let phase = waiting.remove(index);
                 running.push(phase.name);
@@ -201,13 +222,23 @@ fn run_phase(phase: &'static Phase, run: &Run, watch: &usage::Watch) -> Outcome 
         Ok(counts) => format!("    {name}: {} failed after {}", counts.failed, seconds(time)),
         Err(error) => format!("    {name}: FAILED after {}: {error:#}", seconds(time)),
     });
-    Outcome { phase: name, result, time, usage: watch.end(name) }
+    Outcome {
+        phase: name,
+        result,
+        time,
+        usage: watch.end(name),
+    }
 }
 
 impl Outcome {
     fn not_run(phase: &Phase) -> Self {
         let result = Err(anyhow!("it needs a phase that failed"));
-        Self { phase: phase.name, result, time: Duration::ZERO, usage: Usage::default() }
+        Self {
+            phase: phase.name,
+            result,
+            time: Duration::ZERO,
+            usage: Usage::default(),
+        }
     }
 
     fn counts(&self) -> Counts {
@@ -241,7 +272,10 @@ fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
         let Counts { passed, failed } = counts;
         let (time, memory) = (seconds(outcome.time), usage::gibibytes(outcome.usage.memory));
         let processors = seconds(Duration::from_secs_f64(outcome.usage.processor_seconds));
-        println!("{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {processors:>8} {memory:>9}", outcome.phase);
+        println!(
+            "{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {processors:>8} {memory:>9}",
+            outcome.phase
+        );
     }
     let processors = outcomes.iter().map(|outcome| outcome.usage.processor_seconds).sum();
     let (processors, time) = (seconds(Duration::from_secs_f64(processors)), seconds(time));
@@ -252,12 +286,19 @@ fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     if !report.unmeasured.is_empty() {
-        println!("slow, but not measured alone yet: {} (see CONTRIBUTING.md)", report.unmeasured.join(", "));
+        println!(
+            "slow, but not measured alone yet: {} (see CONTRIBUTING.md)",
+            report.unmeasured.join(", ")
+        );
     }
     if !report.shaky.is_empty() {
         println!("{} shaky: {}", report.shaky.len(), report.shaky.join(", "));
     }
-    if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if total.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Prints the slowest programs.
@@ -265,8 +306,17 @@ fn show_programs(groups: &[Group]) {
     if groups.is_empty() {
         return;
     }
-    println!("\n{:<36} {:>6} {:>9} {:>9}", "SLOWEST PROGRAMS", "TESTS", "SECONDS", "CPU");
-    for Group { name, tests, seconds, processor_seconds } in groups.iter().take(record::SLOWEST) {
+    println!(
+        "\n{:<36} {:>6} {:>9} {:>9}",
+        "SLOWEST PROGRAMS", "TESTS", "SECONDS", "CPU"
+    );
+    for Group {
+        name,
+        tests,
+        seconds,
+        processor_seconds,
+    } in groups.iter().take(record::SLOWEST)
+    {
         println!("{name:<36} {tests:>6} {seconds:>9.1} {processor_seconds:>9.1}");
     }
 }
@@ -277,13 +327,20 @@ mod tests {
 
     #[test]
     fn an_unknown_phase_is_named_with_the_valid_ones() {
-        let error = choose(&["fmt".to_owned(), "lint".to_owned()]).err().unwrap().to_string();
+        let error = choose(&["fmt".to_owned(), "lint".to_owned()])
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("\"lint\"") && error.contains("clippy"), "{error}");
     }
 
     #[test]
     fn phases_run_in_their_own_order_whatever_was_asked_first() {
-        let names: Vec<_> = choose(&["test".to_owned(), "fmt".to_owned()]).unwrap().iter().map(|p| p.name).collect();
+        let names: Vec<_> = choose(&["test".to_owned(), "fmt".to_owned()])
+            .unwrap()
+            .iter()
+            .map(|p| p.name)
+            .collect();
         assert_eq!(names, ["fmt", "test"]);
     }
 }

@@ -43,13 +43,21 @@ pub fn check() -> Result<()> {
     let root = repository::root()?;
     let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("read {LIST}"))?;
     let list: List = toml::from_str(&text).with_context(|| format!("read {LIST}"))?;
-    let output =
-        Command::new("git").current_dir(&root).args(["ls-files", "-z", "*.rs"]).output().context("run git ls-files")?;
+    let output = Command::new("git")
+        .current_dir(&root)
+        .args(["ls-files", "-z", "*.rs"])
+        .output()
+        .context("run git ls-files")?;
     ensure!(output.status.success(), "git ls-files: {}", output.status);
     let mut found = BTreeMap::new();
-    for file in String::from_utf8(output.stdout)?.split('\0').filter(|file| !file.is_empty()) {
+    for file in String::from_utf8(output.stdout)?
+        .split('\0')
+        .filter(|file| !file.is_empty())
+    {
         // The file was removed but is still in the index.
-        let Ok(source) = fs::read_to_string(root.join(file)) else { continue };
+        let Ok(source) = fs::read_to_string(root.join(file)) else {
+            continue;
+        };
         found.insert(file.to_owned(), places(file, &source));
     }
     let faults = faults(&list.wait, found);
@@ -76,14 +84,25 @@ fn places(file: &str, source: &str) -> Vec<usize> {
         None => return Vec::new(),
     };
     let is_turned = source.contains(TURNED_CLOCK);
-    let lines = lines.iter().enumerate().skip(first).filter(|(_, line)| !line.trim_start().starts_with("//"));
+    let lines = lines
+        .iter()
+        .enumerate()
+        .skip(first)
+        .filter(|(_, line)| !line.trim_start().starts_with("//"));
     let lines = lines.filter(|(_, line)| !(is_turned && line.contains("tokio::time::")));
-    lines.filter(|(_, line)| waits_for_a_time(line)).map(|(number, _)| number + 1).collect()
+    lines
+        .filter(|(_, line)| waits_for_a_time(line))
+        .map(|(number, _)| number + 1)
+        .collect()
 }
 
 fn waits_for_a_time(line: &str) -> bool {
-    let pause = line.split_once("sleep(").and_then(|(_, rest)| rest.split_once("from_millis(")?.1.split_once(')'));
-    let is_look = pause.and_then(|(millis, _)| millis.parse().ok()).is_some_and(|millis: u64| millis <= LOOK);
+    let pause = line
+        .split_once("sleep(")
+        .and_then(|(_, rest)| rest.split_once("from_millis(")?.1.split_once(')'));
+    let is_look = pause
+        .and_then(|(millis, _)| millis.parse().ok())
+        .is_some_and(|millis: u64| millis <= LOOK);
     TIMES.iter().any(|time| line.contains(time)) && !is_look && !line.contains(BOUND)
 }
 
@@ -92,7 +111,10 @@ fn faults(list: &[Listed], mut found: BTreeMap<String, Vec<usize>>) -> Vec<Strin
     for Listed { file, places, .. } in list {
         let lines = found.remove(file).unwrap_or_default();
         if lines.len() != *places {
-            faults.push(format!("{file}: {} places, but {places} are listed: lines {lines:?}", lines.len()));
+            faults.push(format!(
+                "{file}: {} places, but {places} are listed: lines {lines:?}",
+                lines.len()
+            ));
         }
     }
     let unlisted = found.into_iter().filter(|(_, lines)| !lines.is_empty());
@@ -114,11 +136,21 @@ mod tests {
         let source = "fn a() { sleep(x) }\n#[cfg(test)]\nmod tests {\n  // sleep(x)\n  sleep(x);\n  assert!(start.elapsed() < LIMIT);\n}";
         assert_eq!(places("crates/hub/src/a.rs", source), [5, 6]);
         assert_eq!(places("crates/hub/tests/api/a.rs", source), [1, 5, 6]);
-        assert_eq!(places("crates/hub/src/a.rs", "fn a() { sleep(x) }"), Vec::<usize>::new());
+        assert_eq!(
+            places("crates/hub/src/a.rs", "fn a() { sleep(x) }"),
+            Vec::<usize>::new()
+        );
         let found = || BTreeMap::from([("a.rs".to_owned(), vec![5, 6]), ("b.rs".to_owned(), vec![])]);
-        let listed = |places| Listed { file: "a.rs".to_owned(), places, reason: String::new() };
+        let listed = |places| Listed {
+            file: "a.rs".to_owned(),
+            places,
+            reason: String::new(),
+        };
         assert_eq!(faults(&[listed(2)], found()), Vec::<String>::new());
-        assert_eq!(faults(&[listed(1)], found()), ["a.rs: 2 places, but 1 are listed: lines [5, 6]"]);
+        assert_eq!(
+            faults(&[listed(1)], found()),
+            ["a.rs: 2 places, but 1 are listed: lines [5, 6]"]
+        );
         assert_eq!(faults(&[], found()), ["a.rs: lines [5, 6]"]);
     }
 }

@@ -57,7 +57,11 @@ pub struct Bundles {
 
 impl Bundles {
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder, downloads: Mutex::default(), cluster_copies: Mutex::default() }
+        Self {
+            folder,
+            downloads: Mutex::default(),
+            cluster_copies: Mutex::default(),
+        }
     }
 
     /// Lists the bundles that the cluster holds.
@@ -131,7 +135,8 @@ impl Bundles {
         let temporary = path.with_extension("part");
         // zstd never grows its input by more than this.
         let most = limits.total_bytes + (limits.total_bytes >> 8) + 1024;
-        hub.download(caller, digest, &temporary, usize::try_from(most).unwrap_or(usize::MAX)).await?;
+        hub.download(caller, digest, &temporary, usize::try_from(most).unwrap_or(usize::MAX))
+            .await?;
         let compressed = std::fs::read(&temporary).map_err(|source| BundleError::Store { digest, source })?;
         let opened = Archive::open(&compressed, &digest, &limits);
         let archive = opened.map_err(|source| {
@@ -187,7 +192,11 @@ impl Bundles {
             let entry = entry?;
             let metadata = entry.metadata()?;
             total += metadata.len();
-            files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), entry.path()));
+            files.push((
+                metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                metadata.len(),
+                entry.path(),
+            ));
         }
         files.sort();
         for (_, bytes, path) in files {

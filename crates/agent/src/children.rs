@@ -51,7 +51,13 @@ pub async fn explain(
     rules: &Rules,
     path: &str,
 ) -> Result<Looked, ApiError> {
-    let look = Look { kubernetes, account, rules, requests_left: REQUESTS, refused: None };
+    let look = Look {
+        kubernetes,
+        account,
+        rules,
+        requests_left: REQUESTS,
+        refused: None,
+    };
     match timeout(PATIENCE, look.run(path)).await {
         Ok(looked) => looked,
         Err(_) => Err(ApiError::Silent(PATIENCE)),
@@ -69,7 +75,9 @@ impl Look<'_> {
         let mut titles = Vec::new();
         let mut more = None;
         for _ in 0..DEPTH {
-            let Some((child, others, kind)) = self.worst_child(&object).await? else { break };
+            let Some((child, others, kind)) = self.worst_child(&object).await? else {
+                break;
+            };
             more = (others > 0).then(|| kind.count_more(others));
             // A ReplicaSet between a Deployment and its pods is not worth naming.
             if child["kind"] != "ReplicaSet" || children::tells(rules, &child) {
@@ -78,10 +86,22 @@ impl Look<'_> {
             object = child;
         }
 
-        let own = if titles.is_empty() { String::new() } else { rules.evaluate(&object).1 };
-        let events = if children::tells(rules, &object) { Vec::new() } else { self.events(&object).await? };
+        let own = if titles.is_empty() {
+            String::new()
+        } else {
+            rules.evaluate(&object).1
+        };
+        let events = if children::tells(rules, &object) {
+            Vec::new()
+        } else {
+            self.events(&object).await?
+        };
         let waits_for_consumer = titles.is_empty() && children::waits_for_consumer(rules, &object, &events);
-        let said = [Some(own).filter(|own| !own.is_empty()), children::explain_events(&object, &events), more];
+        let said = [
+            Some(own).filter(|own| !own.is_empty()),
+            children::explain_events(&object, &events),
+            more,
+        ];
         let said: Vec<String> = said.into_iter().flatten().collect();
 
         let mut parts = Vec::new();
@@ -92,7 +112,10 @@ impl Look<'_> {
         }
         let refused = self.refused.filter(|_| !children::tells(rules, &object));
         parts.extend(refused.map(|error| format!("why can't be told: {error}")));
-        Ok(Looked { text: parts.join("; "), waits_for_consumer })
+        Ok(Looked {
+            text: parts.join("; "),
+            waits_for_consumer,
+        })
     }
 
     /// The worst object that an object owns, and the number of others of its kind that are not ready.
@@ -103,9 +126,14 @@ impl Look<'_> {
         let mut found: Option<(Value, usize, &'static ChildKind)> = None;
         for place in children::places(owner) {
             let owned = self.list_owned(&place, namespace, uid).await?;
-            let Some((child, others)) = children::worst(self.rules, owner, owned) else { continue };
+            let Some((child, others)) = children::worst(self.rules, owner, owned) else {
+                continue;
+            };
             let rank = children::rank(self.rules, owner, &child);
-            if found.as_ref().is_none_or(|(other, ..)| rank < children::rank(self.rules, owner, other)) {
+            if found
+                .as_ref()
+                .is_none_or(|(other, ..)| rank < children::rank(self.rules, owner, other))
+            {
                 found = Some((child, others, place.kind));
             }
         }
@@ -115,7 +143,12 @@ impl Look<'_> {
     /// Whole objects in a list that the object with this uid owns.
     async fn list_owned(&mut self, place: &Place, namespace: &str, uid: &str) -> Result<Vec<Value>, ApiError> {
         let whole = place.is_read_whole();
-        let collection = format!("{}/namespaces/{}/{}", place.kind.root, escape(namespace), place.kind.plural);
+        let collection = format!(
+            "{}/namespaces/{}/{}",
+            place.kind.root,
+            escape(namespace),
+            place.kind.plural
+        );
         let limit = if whole { PODS } else { OTHERS };
         let path = format!("{collection}?limit={limit}&labelSelector={}", escape(&place.selector));
 
@@ -164,7 +197,10 @@ impl Look<'_> {
         if !self.may_ask() {
             return Ok(());
         }
-        let listed = self.kubernetes.look_at_list(Some(self.account), path, metadata_only, each).await;
+        let listed = self
+            .kubernetes
+            .look_at_list(Some(self.account), path, metadata_only, each)
+            .await;
         self.unless_forbidden(listed).map(drop)
     }
 

@@ -39,7 +39,10 @@ impl Clock {
 
     pub fn correct(&self, hub_time: i64) {
         let before = self.ahead().unwrap_or(0);
-        if self.hub_now().is_some_and(|known| hub_time.saturating_sub(known).abs() <= TOLERATED) {
+        if self
+            .hub_now()
+            .is_some_and(|known| hub_time.saturating_sub(known).abs() <= TOLERATED)
+        {
             return;
         }
         *lock(&self.hub) = Some((hub_time, Instant::now()));

@@ -30,7 +30,11 @@ pub enum ClusterSecretError {
     #[error("the service is handed {bytes} bytes of Secrets of the cluster; at most {MAX_PARAMETERS_BYTES} are taken")]
     TooMuch { bytes: usize },
     #[error("read Secret {name} in namespace {namespace} of the cluster")]
-    Read { namespace: String, name: String, source: Box<ApiError> },
+    Read {
+        namespace: String,
+        name: String,
+        source: Box<ApiError>,
+    },
 }
 
 /// Adds values from the cluster's Secrets to a service's parameters.
@@ -48,10 +52,16 @@ pub async fn fill(
         let keys: Vec<String> = picked.iter().map(|(key, _)| key.clone()).collect();
         let place = (deployment.target_namespace.as_str(), secret.as_str());
         let values: BTreeMap<String, Zeroizing<Vec<u8>>> =
-            read(kubernetes, &deployment.ceiling.service_account, place, &keys).await?.into_iter().collect();
+            read(kubernetes, &deployment.ceiling.service_account, place, &keys)
+                .await?
+                .into_iter()
+                .collect();
         for (key, name) in picked {
             let text = values.get(&key).and_then(|value| std::str::from_utf8(value).ok());
-            let text = text.ok_or_else(|| ClusterSecretError::NotText { name: secret.clone(), key })?;
+            let text = text.ok_or_else(|| ClusterSecretError::NotText {
+                name: secret.clone(),
+                key,
+            })?;
             bytes += text.len();
             if bytes > MAX_PARAMETERS_BYTES {
                 return Err(ClusterSecretError::TooMuch { bytes });
@@ -72,9 +82,10 @@ pub async fn read(
     let path = format!("/api/v1/namespaces/{}/secrets/{}", escape(namespace), escape(name));
     match kubernetes.get(Some(account), &path, false).await {
         Ok(secret) => pick(&secret, name, keys),
-        Err(error) if error.is_not_found() => {
-            Err(ClusterSecretError::Missing { namespace: namespace.to_owned(), name: name.to_owned() })
-        }
+        Err(error) if error.is_not_found() => Err(ClusterSecretError::Missing {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
         Err(source) => Err(ClusterSecretError::Read {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -88,16 +99,30 @@ fn pick(secret: &Value, name: &str, keys: &[String]) -> Result<Values, ClusterSe
     let data = secret["data"].as_object();
     let missing = keys.iter().find(|key| data.is_none_or(|data| !data.contains_key(*key)));
     if let Some(key) = missing {
-        return Err(ClusterSecretError::Key { name: name.to_owned(), key: key.clone() });
+        return Err(ClusterSecretError::Key {
+            name: name.to_owned(),
+            key: key.clone(),
+        });
     }
-    let wanted = data.into_iter().flatten().filter(|(key, _)| keys.is_empty() || keys.contains(key));
+    let wanted = data
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| keys.is_empty() || keys.contains(key));
     let values: Values = wanted
-        .map(|(key, value)| (key.clone(), STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()))
+        .map(|(key, value)| {
+            (
+                key.clone(),
+                STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default(),
+            )
+        })
         .map(|(key, value)| (key, Zeroizing::new(value)))
         .collect();
     let bytes: usize = values.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > MAX_SECRET_BYTES {
-        return Err(ClusterSecretError::TooLarge { name: name.to_owned(), bytes });
+        return Err(ClusterSecretError::TooLarge {
+            name: name.to_owned(),
+            bytes,
+        });
     }
     Ok(values)
 }
@@ -113,7 +138,10 @@ mod tests {
         let found = pick(secret, "db", &keys);
         match (found, expected) {
             (Ok(values), Ok(expected)) => {
-                let values: Vec<_> = values.iter().map(|(key, value)| (key.as_str(), value.as_slice())).collect();
+                let values: Vec<_> = values
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), value.as_slice()))
+                    .collect();
                 assert_eq!(values, expected);
             }
             (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
@@ -124,9 +152,17 @@ mod tests {
     #[test]
     fn named_keys_are_taken_and_a_missing_one_is_an_error() {
         let secret = json!({"data": {"user": "YWRtaW4=", "password": "aHVudGVyMg==", "empty": ""}});
-        check(&secret, &[], Ok(&[("empty", b""), ("password", b"hunter2"), ("user", b"admin")]));
+        check(
+            &secret,
+            &[],
+            Ok(&[("empty", b""), ("password", b"hunter2"), ("user", b"admin")]),
+        );
         check(&secret, &["user"], Ok(&[("user", b"admin")]));
-        check(&secret, &["user", "port"], Err("Secret db of the cluster has no key port"));
+        check(
+            &secret,
+            &["user", "port"],
+            Err("Secret db of the cluster has no key port"),
+        );
         check(&json!({}), &["user"], Err("Secret db of the cluster has no key user"));
         check(&json!({}), &[], Ok(&[]));
         let large = json!({"data": {"a": STANDARD.encode(vec![0; MAX_SECRET_BYTES])}});

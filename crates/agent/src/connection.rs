@@ -107,8 +107,14 @@ pub async fn run(agent: &Agent) -> Infallible {
                 if begun.elapsed() >= STEADY {
                     longest = FIRST_PAUSE;
                 }
-                let back = if let Ended::Return(within) = ended { within } else { longest };
-                connection.link.send_modify(|link| (link.poll_every, link.poll_within) = (None, back));
+                let back = if let Ended::Return(within) = ended {
+                    within
+                } else {
+                    longest
+                };
+                connection
+                    .link
+                    .send_modify(|link| (link.poll_every, link.poll_within) = (None, back));
                 agent.metrics.set_connected(false);
                 tracing::info!(reason = ended.text(), "the connection to the hub has ended; polling");
                 told.clear();
@@ -151,10 +157,16 @@ async fn listen(agent: &Agent, socket: &mut Socket) -> Ended {
         };
         match message {
             Message::Text(text) => match serde_json::from_str(&text).unwrap_or(Hint::Unknown) {
-                Hint::Welcome { keep_alive_seconds, poll_seconds } => {
+                Hint::Welcome {
+                    keep_alive_seconds,
+                    poll_seconds,
+                } => {
                     patience = within(keep_alive_seconds, KEEP_ALIVE) + LATENESS;
                     let poll_every = Some(within(poll_seconds, POLL_EVERY));
-                    tracing::info!(poll_every = poll_seconds, "connected to the hub, which tells of changes at once");
+                    tracing::info!(
+                        poll_every = poll_seconds,
+                        "connected to the hub, which tells of changes at once"
+                    );
                     agent.metrics.set_connected(true);
                     link.send_modify(|link| link.poll_every = poll_every);
                 }
@@ -181,5 +193,9 @@ async fn listen(agent: &Agent, socket: &mut Socket) -> Ended {
 
 fn within(seconds: f64, [least, most]: [f64; 2]) -> Duration {
     // NaN is in no range.
-    Duration::from_secs_f64(if seconds.is_nan() { most } else { seconds.clamp(least, most) })
+    Duration::from_secs_f64(if seconds.is_nan() {
+        most
+    } else {
+        seconds.clamp(least, most)
+    })
 }

@@ -89,7 +89,11 @@ pub struct Executor<'a> {
 impl Executor<'_> {
     pub async fn create_namespace(&self, name: &str) -> Result<(), ApiError> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        match self.kubernetes.create(Some(self.account), "/api/v1/namespaces", &namespace).await {
+        match self
+            .kubernetes
+            .create(Some(self.account), "/api/v1/namespaces", &namespace)
+            .await
+        {
             Ok(_) => Ok(()),
             Err(e) if e.code() == 409 => Ok(()),
             Err(e) => Err(e),
@@ -198,7 +202,9 @@ impl Executor<'_> {
     ) {
         let deadline = tokio::time::Instant::now() + ESTABLISH_PATIENCE;
         for change in changes {
-            let Some(object) = objects.get(&change.object) else { continue };
+            let Some(object) = objects.get(&change.object) else {
+                continue;
+            };
             if !matches!(results.get(&change.object), Some(Applied::Done { .. })) {
                 continue;
             }
@@ -229,8 +235,13 @@ impl Executor<'_> {
 
     async fn is_established(&self, object: &ResolvedObject) -> Result<Option<Applied>, ApiError> {
         let gvk = GroupVersionKind::from(&object.object);
-        let Some(resource) = self.kinds.get(&gvk) else { return Ok(None) };
-        let live = self.kubernetes.get(Some(self.account), &resource.path_of(&object.object), false).await?;
+        let Some(resource) = self.kinds.get(&gvk) else {
+            return Ok(None);
+        };
+        let live = self
+            .kubernetes
+            .get(Some(self.account), &resource.path_of(&object.object), false)
+            .await?;
 
         // The API server decides whether the kinds are served; health rules only judge the definition besides.
         let (health, message) = health::evaluate(&live);
@@ -245,7 +256,12 @@ impl Executor<'_> {
         let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else {
             return Ok(None);
         };
-        for version in spec["versions"].as_array().into_iter().flatten().filter(|v| v["served"] == true) {
+        for version in spec["versions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|v| v["served"] == true)
+        {
             let gvk = GroupVersionKind {
                 group: group.to_owned(),
                 version: version["name"].as_str().unwrap_or_default().to_owned(),
@@ -258,6 +274,10 @@ impl Executor<'_> {
         }
 
         let health = judge(self.kinds, &self.rules, &gvk, &live);
-        Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
+        Ok(Some(Applied::Done {
+            live: live_object(&live),
+            health,
+            notice: Box::default(),
+        }))
     }
 }

@@ -33,7 +33,13 @@ struct Heat {
 impl Fights {
     /// Records that an object was found changed by others.
     pub fn note(&mut self, key: &ObjectKey, now: Instant, writer: Option<Box<Writer>>) {
-        let cold = Heat { heat: 0.0, last: now, pause: FIRST_PAUSE, until: None, writer: None };
+        let cold = Heat {
+            heat: 0.0,
+            last: now,
+            pause: FIRST_PAUSE,
+            until: None,
+            writer: None,
+        };
         let object = self.objects.entry(key.clone()).or_insert(cold);
         let cooled = now.duration_since(object.last).as_secs_f64() / COOLS.as_secs_f64();
         object.heat = object.heat * (-cooled).exp() + 1.0;
@@ -48,18 +54,26 @@ impl Fights {
             (object.heat, object.last) = (HOT, until);
         }
         // Bounded: objects that have cooled down are removed.
-        self.objects.retain(|_, o| o.until.is_some_and(|u| u > now) || now.duration_since(o.last) < LONGEST_PAUSE * 2);
+        self.objects
+            .retain(|_, o| o.until.is_some_and(|u| u > now) || now.duration_since(o.last) < LONGEST_PAUSE * 2);
     }
 
     /// Objects that are left alone for now, with their writers.
     pub fn cooling(&self, now: Instant) -> Cooling {
-        let hot = self.objects.iter().filter(|(_, o)| o.until.is_some_and(|until| until > now));
+        let hot = self
+            .objects
+            .iter()
+            .filter(|(_, o)| o.until.is_some_and(|until| until > now));
         hot.map(|(key, o)| (key.clone(), o.writer.clone())).collect()
     }
 
     /// When the next object may be repaired again. None: all may be.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        self.objects.values().filter_map(|o| o.until).filter(|until| *until > now).min()
+        self.objects
+            .values()
+            .filter_map(|o| o.until)
+            .filter(|until| *until > now)
+            .min()
     }
 }
 
@@ -126,7 +140,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_last_one_who_changed_it_is_named() {
         let writer = |manager: &str| {
-            let writer = Writer { manager: manager.into(), operation: "Update".into(), subresource: None, time: None };
+            let writer = Writer {
+                manager: manager.into(),
+                operation: "Update".into(),
+                subresource: None,
+                time: None,
+            };
             Some(Box::new(writer))
         };
         let mut fights = Fights::default();

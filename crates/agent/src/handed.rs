@@ -34,7 +34,11 @@ impl Handed {
         parameters.promote(promoted);
         let mut veil = Veil::default();
         parameters.secrets().for_each(|value| hide(value, &mut veil));
-        Self { parameters, veil, is_sealed }
+        Self {
+            parameters,
+            veil,
+            is_sealed,
+        }
     }
 
     /// `{configuration, cluster, contexts, service}`
@@ -49,7 +53,10 @@ impl Handed {
 }
 
 fn own(service: &ServiceIdentity, target_namespace: &str, cluster: &ClusterIdentity) -> Parameters {
-    let spec = ServiceDeploymentSpec { target_namespace: target_namespace.to_owned(), ..Default::default() };
+    let spec = ServiceDeploymentSpec {
+        target_namespace: target_namespace.to_owned(),
+        ..Default::default()
+    };
     let resolution = resolve(Inputs {
         uid: &service.uid,
         namespace: &service.namespace,
@@ -91,8 +98,16 @@ mod tests {
     }
 
     fn promoted(sealed: Option<Parameters>, promoted: &BTreeMap<String, String>) -> Handed {
-        let service = ServiceIdentity { uid: "uid-1".into(), namespace: "team-a".into(), name: "web".into() };
-        let cluster = ClusterIdentity { uid: "uid-2".into(), namespace: "farwater-admin".into(), name: "east".into() };
+        let service = ServiceIdentity {
+            uid: "uid-1".into(),
+            namespace: "team-a".into(),
+            name: "web".into(),
+        };
+        let cluster = ClusterIdentity {
+            uid: "uid-2".into(),
+            namespace: "farwater-admin".into(),
+            name: "east".into(),
+        };
         Handed::of(sealed, &service, ("web-space", promoted), &cluster)
     }
 
@@ -124,7 +139,10 @@ mod tests {
         let expected = json!({"imageTag": "2.0.1", "host": "a", "pin": "hunter2"});
         assert_eq!(handed.values()["configuration"], expected);
         assert_eq!(handed.veil.conceal("2.0.1 hunter2"), "2.0.1 (secret)");
-        assert_eq!(promoted(None, &texts).values()["configuration"], json!({"imageTag": "2.0.1"}));
+        assert_eq!(
+            promoted(None, &texts).values()["configuration"],
+            json!({"imageTag": "2.0.1"})
+        );
     }
 
     #[test]
@@ -133,7 +151,12 @@ mod tests {
             "configuration": {"password": "hunter2", "host": "web.example.com", "pin": "12"},
             "contexts": {"a": {"deep/key": {"list": ["correct horse", 987_654]}, "pem": "-----BEGIN-----\nAAAABBBB\n-----END-----\n"}},
         });
-        let secret = ["/configuration/password", "/configuration/pin", "/contexts/a/deep~1key", "/contexts/a/pem"];
+        let secret = [
+            "/configuration/password",
+            "/configuration/pin",
+            "/contexts/a/deep~1key",
+            "/contexts/a/pem",
+        ];
         let sealed = Parameters {
             values: values.as_object().unwrap().clone(),
             secret: secret.map(str::to_owned).to_vec(),
@@ -142,7 +165,10 @@ mod tests {
         let handed = handed(Some(sealed));
         assert_eq!(handed.values()["configuration"]["password"], "hunter2");
         for (text, expected) in [
-            ("a.yaml:3: \"hunter2\" at web.example.com", "a.yaml:3: \"(secret)\" at web.example.com"),
+            (
+                "a.yaml:3: \"hunter2\" at web.example.com",
+                "a.yaml:3: \"(secret)\" at web.example.com",
+            ),
             ("aHVudGVyMg== 12", "(secret) 12"),
             ("12", "(secret)"),
             ("correct horse 987654", "(secret) (secret)"),

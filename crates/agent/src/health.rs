@@ -38,7 +38,10 @@ pub struct Health {
 
 impl Health {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { ready: Arc::default(), metrics }
+        Self {
+            ready: Arc::default(),
+            metrics,
+        }
     }
 
     pub fn set_ready(&self) {
@@ -60,7 +63,10 @@ impl Health {
             // The agent runs on one thread, so an answer shows that nothing blocks it.
             "/livez" => told(StatusCode::OK, "ok\n"),
             "/readyz" if self.is_ready() => told(StatusCode::OK, "ok\n"),
-            "/readyz" => told(StatusCode::SERVICE_UNAVAILABLE, "the hub has not answered this agent yet\n"),
+            "/readyz" => told(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the hub has not answered this agent yet\n",
+            ),
             "/metrics" => {
                 let mut response = Response::new(Full::new(Bytes::from(self.metrics.text())));
                 let kind = HeaderValue::from_static(exposition::CONTENT_TYPE);
@@ -81,13 +87,17 @@ pub struct ListenError {
 
 /// Listens until dropped.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ListenError { address, source })
 }
 
 pub async fn serve(listener: TcpListener, health: Health) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let health = health.clone();
@@ -127,7 +137,10 @@ mod tests {
 
     async fn ask(address: SocketAddr, line: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(format!("{line} HTTP/1.1\r\nhost: agent\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{line} HTTP/1.1\r\nhost: agent\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer.lines().next().unwrap_or_default().to_owned()

@@ -67,17 +67,37 @@ pub enum HubError {
          --hub, and upgrade the hub before its agents",
         version = crate::VERSION
     )]
-    PathUnknown { what: &'static str, path: String, hub: String },
+    PathUnknown {
+        what: &'static str,
+        path: String,
+        hub: String,
+    },
     #[error("reach the hub for {what}")]
-    Unreachable { what: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    Unreachable {
+        what: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("{what}: the hub answered {status} {reason}: {message}")]
-    Refused { what: &'static str, status: StatusCode, reason: String, message: String, retry_after: Option<Duration> },
+    Refused {
+        what: &'static str,
+        status: StatusCode,
+        reason: String,
+        message: String,
+        retry_after: Option<Duration>,
+    },
     #[error("{what}: the hub's answer is not what the protocol says, and {advice}")]
-    NotTogether { what: &'static str, advice: &'static str, source: serde_json::Error },
+    NotTogether {
+        what: &'static str,
+        advice: &'static str,
+        source: serde_json::Error,
+    },
     #[error("{what}: the hub's answer is over {limit} bytes")]
     TooLarge { what: &'static str, limit: usize },
     #[error("{what}: the hub's answer is not what the protocol says")]
-    Malformed { what: &'static str, source: serde_json::Error },
+    Malformed {
+        what: &'static str,
+        source: serde_json::Error,
+    },
     #[error("{what}: the answer is {status} without the switch to a WebSocket; proxies in between must pass that on")]
     NotSwitched { what: &'static str, status: StatusCode },
     #[error("write bundle")]
@@ -169,16 +189,24 @@ impl HubClient {
     /// Uses the proxy that the environment names for this URL, if any.
     pub fn new(url: &str, trust: Trust) -> Result<Self, HubError> {
         let base = url.trim_end_matches('/').to_owned();
-        let uri = base.parse::<http::Uri>().ok().filter(is_hub).ok_or_else(|| HubError::Url { url: url.to_owned() })?;
+        let uri = base
+            .parse::<http::Uri>()
+            .ok()
+            .filter(is_hub)
+            .ok_or_else(|| HubError::Url { url: url.to_owned() })?;
         let clock = Arc::new(Clock::default());
         let proxy = Proxy::of_environment(&uri, |name| std::env::var(name).ok())?;
-        let proxy = proxy.map(|proxy| proxy_tls(&proxy, &trust, &clock).map(|tls| (proxy, tls))).transpose()?;
+        let proxy = proxy
+            .map(|proxy| proxy_tls(&proxy, &trust, &clock).map(|tls| (proxy, tls)))
+            .transpose()?;
         if let Some((proxy, _)) = &proxy {
             tracing::info!(%proxy, "the hub is reached through a proxy");
         }
         let pins = trust.pins.clone();
         let tls = tls::client_config(trust, clock.clone()).map_err(HubError::Tls)?;
-        let (way, builder) = (Connector::new(proxy), || HttpsConnectorBuilder::new().with_tls_config(tls.clone()));
+        let (way, builder) = (Connector::new(proxy), || {
+            HttpsConnectorBuilder::new().with_tls_config(tls.clone())
+        });
         let connector = builder().https_only().enable_all_versions().wrap_connector(way.clone());
         let http = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -186,9 +214,20 @@ impl HubClient {
             .pool_max_idle_per_host(1)
             .build(connector);
         let connector = builder().https_only().enable_http1().wrap_connector(way);
-        let switching = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+        let switching = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .build(connector);
         let (token, asking, protocol) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicU32::new(0));
-        Ok(Self { base, http, switching, clock, pins, token, asking, protocol })
+        Ok(Self {
+            base,
+            http,
+            switching,
+            clock,
+            pins,
+            token,
+            asking,
+            protocol,
+        })
     }
 
     /// The hub's protocol version, as last announced. 0: unknown.
@@ -223,8 +262,9 @@ impl HubClient {
         let what = "poll";
         let response = self
             .authorized(who, what, |token| {
-                let mut request =
-                    self.request(Method::GET, "/agent/v1/desired", Some(token)).header(header::ACCEPT_ENCODING, "zstd");
+                let mut request = self
+                    .request(Method::GET, "/agent/v1/desired", Some(token))
+                    .header(header::ACCEPT_ENCODING, "zstd");
                 if let Some(etag) = etag {
                     request = request.header(header::IF_NONE_MATCH, etag);
                 }
@@ -235,22 +275,45 @@ impl HubClient {
         // Limited to a range that keeps the agent useful, whatever the headers say.
         let interval = read_seconds(&response, POLL_INTERVAL_HEADER, 0.2);
         let invited = read_seconds(&response, CONNECTION_HEADER, 0.0);
-        let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
+        let succession = response
+            .headers()
+            .get(SUCCESSION_HEADER)
+            .and_then(|v| v.to_str().ok()?.parse().ok());
         let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
         let plan = response.headers().contains_key(PLAN_HEADER);
 
         if response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(Poll { interval, body: None, succession, renew_keys, invited, plan });
+            return Ok(Poll {
+                interval,
+                body: None,
+                succession,
+                renew_keys,
+                invited,
+                plan,
+            });
         }
-        let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
+        let compressed = response
+            .headers()
+            .get(header::CONTENT_ENCODING)
+            .is_some_and(|coding| coding == "zstd");
         let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
         if compressed {
             // Limits the allocation: a body that expands further is refused.
             body = zstd::bulk::decompress(&body, MAX_DESIRED_BYTES)
-                .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
+                .map_err(|_| HubError::TooLarge {
+                    what,
+                    limit: MAX_DESIRED_BYTES,
+                })?
                 .into();
         }
-        Ok(Poll { interval, body: Some(body), succession, renew_keys, invited, plan })
+        Ok(Poll {
+            interval,
+            body: Some(body),
+            succession,
+            renew_keys,
+            invited,
+            plan,
+        })
     }
 
     /// The hub's successions after a number.
@@ -258,7 +321,9 @@ impl HubClient {
         let what = "get the hub's successions";
         let target = format!("/agent/v1/successions/{after}");
         let response = self
-            .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
+            .authorized(who, what, |token| {
+                self.request(Method::GET, &target, Some(token)).body(Full::default())
+            })
             .await?;
         let body = read_body(what, response, MAX_ANSWER).await?;
         let answer: Successions = self.read(what, &body)?;
@@ -267,7 +332,9 @@ impl HubClient {
 
     /// Announces new keys to the hub.
     pub async fn hand_over(&self, request: &KeysRequest) -> Result<(), HubError> {
-        let answer: KeysAnswer = self.post("hand over to new keys", "/agent/v1/keys", None, request).await?;
+        let answer: KeysAnswer = self
+            .post("hand over to new keys", "/agent/v1/keys", None, request)
+            .await?;
         self.clock.correct(answer.hub_time);
         Ok(())
     }
@@ -300,17 +367,21 @@ impl HubClient {
 
     /// Gets a service's Secrets, sealed to this agent.
     pub async fn secrets(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
-        self.sealed(who, "get Secrets", &format!("/agent/v1/secrets/{service}/{mac}")).await
+        self.sealed(who, "get Secrets", &format!("/agent/v1/secrets/{service}/{mac}"))
+            .await
     }
 
     /// Gets a service's parameters, sealed to this agent.
     pub async fn parameters(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
-        self.sealed(who, "get parameters", &format!("/agent/v1/parameters/{service}/{mac}")).await
+        self.sealed(who, "get parameters", &format!("/agent/v1/parameters/{service}/{mac}"))
+            .await
     }
 
     async fn sealed(&self, who: &Caller<'_>, what: &'static str, target: &str) -> Result<SealedSecrets, HubError> {
         let response = self
-            .authorized(who, what, |token| self.request(Method::GET, target, Some(token)).body(Full::default()))
+            .authorized(who, what, |token| {
+                self.request(Method::GET, target, Some(token)).body(Full::default())
+            })
             .await?;
         let body = read_body(what, response, MAX_SEALED).await?;
         self.read(what, &body)
@@ -322,7 +393,9 @@ impl HubClient {
         let what = "download bundle";
         let target = format!("/agent/v1/bundles/{bundle}");
         let response = self
-            .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
+            .authorized(who, what, |token| {
+                self.request(Method::GET, &target, Some(token)).body(Full::default())
+            })
             .await?;
         // A bundle may contain Secrets, so only the owner may read the file.
         let mut options = tokio::fs::OpenOptions::new();
@@ -331,9 +404,13 @@ impl HubClient {
         let mut body = response.into_body();
         let mut written = 0usize;
         loop {
-            let frame = timeout(PATIENCE, body.frame()).await.map_err(|e| unreachable(what, e))?;
+            let frame = timeout(PATIENCE, body.frame())
+                .await
+                .map_err(|e| unreachable(what, e))?;
             let Some(frame) = frame else { break };
-            let Ok(data) = frame.map_err(|e| unreachable(what, e))?.into_data() else { continue };
+            let Ok(data) = frame.map_err(|e| unreachable(what, e))?.into_data() else {
+                continue;
+            };
             written += data.len();
             if written > limit {
                 return Err(HubError::TooLarge { what, limit });
@@ -362,7 +439,10 @@ impl HubClient {
             let token = self.access_token(who).await?;
             let request = build(&token).map_err(|e| unreachable(what, e))?;
             match self.send(what, request).await {
-                Err(HubError::Refused { status: StatusCode::UNAUTHORIZED, .. }) if !fresh => {
+                Err(HubError::Refused {
+                    status: StatusCode::UNAUTHORIZED,
+                    ..
+                }) if !fresh => {
                     lock(&self.token).current.take_if(|held| held.text == token);
                     fresh = true;
                 }
@@ -384,7 +464,10 @@ impl HubClient {
 
     fn held_token(&self) -> Option<String> {
         let slot = lock(&self.token);
-        slot.current.as_ref().filter(|token| token.refresh_at > Instant::now()).map(|token| token.text.clone())
+        slot.current
+            .as_ref()
+            .filter(|token| token.refresh_at > Instant::now())
+            .map(|token| token.text.clone())
     }
 
     /// Proves possession of these keys, and uses the returned token from then on.
@@ -398,7 +481,9 @@ impl HubClient {
         let forgotten = lock(&self.token).forgotten;
         let mut corrected = false;
         let answer: TokenAnswer = loop {
-            let assertion = who.identity.assertion(keys, self.clock.now(), who.kubernetes_version, who.presence)?;
+            let assertion = who
+                .identity
+                .assertion(keys, self.clock.now(), who.kubernetes_version, who.presence)?;
             match self.post(what, "/agent/v1/token", None, &assertion).await {
                 // `send` has read the hub's time from the refusal, so retry once with the corrected clock.
                 Err(e) if !corrected && e.is_reason(REASON_CLOCK_SKEW) => corrected = true,
@@ -409,7 +494,10 @@ impl HubClient {
         let life = Duration::from_secs(answer.expires_in.clamp(10, 24 * 3600));
         let mut slot = lock(&self.token);
         if slot.forgotten == forgotten {
-            slot.current = Some(AccessToken { text: answer.token.clone(), refresh_at: Instant::now() + life * 4 / 5 });
+            slot.current = Some(AccessToken {
+                text: answer.token.clone(),
+                refresh_at: Instant::now() + life * 4 / 5,
+            });
         }
         Ok(answer.token)
     }
@@ -436,7 +524,10 @@ impl HubClient {
             .method(method)
             .uri(format!("{}{path}", self.base))
             .header(PROTOCOL_HEADER, PROTOCOL)
-            .header(header::USER_AGENT, concat!("farwater-agent/", env!("CARGO_PKG_VERSION")));
+            .header(
+                header::USER_AGENT,
+                concat!("farwater-agent/", env!("CARGO_PKG_VERSION")),
+            );
         match token {
             Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {token}")),
             None => request,
@@ -446,13 +537,20 @@ impl HubClient {
     /// Sends a request. Every answer except 2xx, 304 and 101 is an error.
     async fn send(&self, what: &'static str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HubError> {
         let path = request.uri().path().to_owned();
-        let client = if request.headers().contains_key(header::UPGRADE) { &self.switching } else { &self.http };
+        let client = if request.headers().contains_key(header::UPGRADE) {
+            &self.switching
+        } else {
+            &self.http
+        };
         let response = timeout(PATIENCE, client.request(request))
             .await
             .map_err(|e| unreachable(what, e))?
             .map_err(|e| unreachable(what, e))?;
 
-        let said = response.headers().get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
+        let said = response
+            .headers()
+            .get(PROTOCOL_HEADER)
+            .and_then(|value| parse_protocol(value.to_str().ok()?));
         if let Some(hub) = said {
             self.protocol.store(hub, Ordering::Relaxed);
         }
@@ -469,13 +567,23 @@ impl HubClient {
         let body = read_body(what, response, MAX_ANSWER).await.unwrap_or_default();
         let error = serde_json::from_slice::<ProtocolError>(&body).ok();
         if status == StatusCode::NOT_FOUND {
-            return Err(HubError::PathUnknown { what, path, hub: self.base.clone() });
+            return Err(HubError::PathUnknown {
+                what,
+                path,
+                hub: self.base.clone(),
+            });
         }
         if let Some(hub_time) = error.as_ref().and_then(|e| e.hub_time) {
             self.clock.correct(hub_time);
         }
         let (reason, message) = error.map_or_else(Default::default, |e| (e.reason, e.message));
-        Err(HubError::Refused { what, status, reason, message, retry_after })
+        Err(HubError::Refused {
+            what,
+            status,
+            reason,
+            message,
+            retry_after,
+        })
     }
 }
 
@@ -490,12 +598,22 @@ pub struct Caller<'a> {
 impl HubError {
     /// 409: the hub doesn't know the report that the last one builds on.
     pub fn wants_everything(&self) -> bool {
-        matches!(self, Self::Refused { status: StatusCode::CONFLICT, .. }) || self.is_reason(REASON_BASE_UNKNOWN)
+        matches!(
+            self,
+            Self::Refused {
+                status: StatusCode::CONFLICT,
+                ..
+            }
+        ) || self.is_reason(REASON_BASE_UNKNOWN)
     }
 
     /// Whether the same request is refused each time because of its content.
     pub fn blames_content(&self) -> bool {
-        let blaming = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
+        let blaming = [
+            StatusCode::BAD_REQUEST,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ];
         matches!(self, Self::Refused { status, .. } if blaming.contains(status))
     }
 }
@@ -525,7 +643,9 @@ fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String
 
 /// Whether the URL is `https://HOST[:PORT]`, and nothing else.
 fn is_hub(uri: &http::Uri) -> bool {
-    let bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    let bare = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'));
     bare && uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/") && uri.query().is_none()
 }
 
@@ -533,7 +653,9 @@ fn is_hub(uri: &http::Uri) -> bool {
 fn proxy_tls(proxy: &Proxy, trust: &Trust, clock: &Arc<Clock>) -> Result<rustls::ClientConfig, HubError> {
     let others = match trust.of_others() {
         None if proxy.is_encrypted() => {
-            return Err(proxy.unsupported("for a proxy with https:// --ca-file must name its authority").into());
+            return Err(proxy
+                .unsupported("for a proxy with https:// --ca-file must name its authority")
+                .into());
         }
         others => others.unwrap_or_default(),
     };
@@ -542,7 +664,9 @@ fn proxy_tls(proxy: &Proxy, trust: &Trust, clock: &Arc<Clock>) -> Result<rustls:
 
 fn read_seconds(response: &Response<Incoming>, name: &str, least: f64) -> Option<Duration> {
     let seconds: f64 = response.headers().get(name)?.to_str().ok()?.parse().ok()?;
-    seconds.is_finite().then(|| Duration::from_secs_f64(seconds.clamp(least, 3600.0)))
+    seconds
+        .is_finite()
+        .then(|| Duration::from_secs_f64(seconds.clamp(least, 3600.0)))
 }
 
 async fn read_body(what: &'static str, response: Response<Incoming>, limit: usize) -> Result<Bytes, HubError> {

@@ -75,7 +75,9 @@ pub enum KeyError {
 
 impl Keys {
     pub fn generate() -> Result<Self, KeyError> {
-        let signing = Ed25519KeyPair::generate().and_then(|k| k.to_pkcs8()).map_err(|_| KeyError::Generate)?;
+        let signing = Ed25519KeyPair::generate()
+            .and_then(|k| k.to_pkcs8())
+            .map_err(|_| KeyError::Generate)?;
         let sealing = PrivateKey::generate(&X25519).map_err(|_| KeyError::Generate)?;
         let scalar: Curve25519SeedBin<'_> = sealing.as_be_bytes().map_err(|_| KeyError::Generate)?;
         Ok(Self {
@@ -95,7 +97,11 @@ impl Keys {
             sealing_key: next.sealing_public_key()?,
         });
         let (signature, proof) = (self.sign(&handover.message())?, next.sign(&handover.proof_message())?);
-        Ok(SignedHandover { handover, signature, proof })
+        Ok(SignedHandover {
+            handover,
+            signature,
+            proof,
+        })
     }
 
     /// The next keys, which also open what is sealed to the present ones.
@@ -103,12 +109,17 @@ impl Keys {
         let mut former = vec![self.sealing.clone()];
         former.extend(self.former_sealing.iter().cloned());
         former.truncate(MAX_FORMER_SEALING);
-        Self { former_sealing: former, ..next.clone() }
+        Self {
+            former_sealing: former,
+            ..next.clone()
+        }
     }
 
     fn pair(&self) -> Result<Ed25519KeyPair, KeyError> {
         let damaged = KeyError::Damaged("signing");
-        let Ok(bytes) = STANDARD.decode(&self.signing.0) else { return Err(damaged) };
+        let Ok(bytes) = STANDARD.decode(&self.signing.0) else {
+            return Err(damaged);
+        };
         Ed25519KeyPair::from_pkcs8(&bytes).map_err(|_| damaged)
     }
 
@@ -129,7 +140,10 @@ impl Keys {
     /// The keys for SOPS files: present and former ones.
     fn sops_keys(&self) -> Result<Vec<farwater_sops::Identity>, KeyError> {
         let key = |key| farwater_sops::Identity::new(&scalar(key)?).map_err(|_| KeyError::Damaged("sealing"));
-        std::iter::once(&self.sealing).chain(&self.former_sealing).map(key).collect()
+        std::iter::once(&self.sealing)
+            .chain(&self.former_sealing)
+            .map(key)
+            .collect()
     }
 
     /// Opens a document that was sealed to this agent with exactly this `info`. None: it was not.
@@ -143,7 +157,10 @@ impl Keys {
             let key = HpkePrivateKey::from(scalar(key)?);
             let opened = DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, info, &[], &ciphertext, &key);
             if let Ok(plain) = opened {
-                return Ok(Some(Opened { plain: Zeroizing::new(plain), is_former: n > 0 }));
+                return Ok(Some(Opened {
+                    plain: Zeroizing::new(plain),
+                    is_former: n > 0,
+                }));
             }
         }
         Ok(None)
@@ -171,7 +188,11 @@ impl Presence {
         rand::fill(&mut instance).map_err(|_| KeyError::Generate)?;
         // As much as the hub accepts.
         let host = host.chars().filter(|c| !c.is_control()).take(100).collect();
-        Ok(Self { instance: hex::encode(instance), host, standby })
+        Ok(Self {
+            instance: hex::encode(instance),
+            host,
+            standby,
+        })
     }
 }
 
@@ -268,17 +289,39 @@ impl Identity {
 
     /// Follows the hub's successions. `accepted`: the key that signed the last accepted state.
     pub fn follow(&self, successions: &[SignedSuccession], accepted: Option<&str>) -> Result<Self, Broken> {
-        let Some(signing_key) = self.signing_keys.first().cloned() else { return Ok(self.clone()) };
-        let trusted = Trusted { position: self.position, signing_key, authorities: self.pins() };
+        let Some(signing_key) = self.signing_keys.first().cloned() else {
+            return Ok(self.clone());
+        };
+        let trusted = Trusted {
+            position: self.position,
+            signing_key,
+            authorities: self.pins(),
+        };
         let verifies = |key: &SigningKey, message: &[u8], signature: &str| {
             let (key, signature) = (STANDARD.decode(&key.public_key), STANDARD.decode(signature));
-            let (Ok(key), Ok(signature)) = (key, signature) else { return false };
-            UnparsedPublicKey::new(&signature::ED25519, key).verify(message, &signature).is_ok()
+            let (Ok(key), Ok(signature)) = (key, signature) else {
+                return false;
+            };
+            UnparsedPublicKey::new(&signature::ED25519, key)
+                .verify(message, &signature)
+                .is_ok()
         };
-        let Trusted { position, signing_key, authorities } = trusted.walk(&self.installation, successions, verifies)?;
+        let Trusted {
+            position,
+            signing_key,
+            authorities,
+        } = trusted.walk(&self.installation, successions, verifies)?;
         let mut known = self.signing_keys.iter().chain(&self.former_key);
-        let former = known.find(|key| Some(&*key.id) == accepted && key.id != signing_key.id).cloned();
-        Ok(Self { position, signing_keys: vec![signing_key], authorities, former_key: former, ..self.clone() })
+        let former = known
+            .find(|key| Some(&*key.id) == accepted && key.id != signing_key.id)
+            .cloned();
+        Ok(Self {
+            position,
+            signing_keys: vec![signing_key],
+            authorities,
+            former_key: former,
+            ..self.clone()
+        })
     }
 
     /// Adds new keys of its own, which are not announced to the hub yet.
@@ -287,7 +330,10 @@ impl Identity {
             Some(present) => present.clone(),
             None => Keys::generate()?,
         };
-        Ok(Self { next_keys: Some(next_keys), ..self.clone() })
+        Ok(Self {
+            next_keys: Some(next_keys),
+            ..self.clone()
+        })
     }
 
     /// The keys for SOPS files, present ones first. The next ones are included, because the hub may show them to people
@@ -303,16 +349,25 @@ impl Identity {
     /// The statement that announces the next keys. None: there are none.
     pub fn handover(&self) -> Result<Option<SignedHandover>, KeyError> {
         let Some(next) = &self.next_keys else { return Ok(None) };
-        self.keys.hand_over(next, &self.installation, &self.cluster.uid).map(Some)
+        self.keys
+            .hand_over(next, &self.installation, &self.cluster.uid)
+            .map(Some)
     }
 
     /// Makes the next keys the present ones, because the hub accepts them.
     pub fn promote_keys(&self) -> Result<Self, KeyError> {
-        let (Some(handover), Some(next)) = (self.handover()?, &self.next_keys) else { return Ok(self.clone()) };
+        let (Some(handover), Some(next)) = (self.handover()?, &self.next_keys) else {
+            return Ok(self.clone());
+        };
         let mut handovers = self.handovers.clone();
         handovers.push(handover);
         handovers.drain(..handovers.len().saturating_sub(MAX_HANDOVERS));
-        Ok(Self { keys: self.keys.succeeded_by(next), next_keys: None, handovers, ..self.clone() })
+        Ok(Self {
+            keys: self.keys.succeeded_by(next),
+            next_keys: None,
+            handovers,
+            ..self.clone()
+        })
     }
 
     /// An assertion signed by `keys`: the present or the next ones.
@@ -356,7 +411,11 @@ impl Identity {
         let message = statement.message_for(PlanStatement::PREFIX);
         self.verify_signature(&statement.key_id, &message, &request.signature, None)?;
         self.verify_addressee(&statement.installation, &statement.cluster_uid)?;
-        if statement.entry == request.entry.digest() { Ok(()) } else { Err(Untrusted::Tag) }
+        if statement.entry == request.entry.digest() {
+            Ok(())
+        } else {
+            Err(Untrusted::Tag)
+        }
     }
 
     /// Like [`Self::verify`], for a state that was accepted before, perhaps when the hub had another key.
@@ -376,7 +435,10 @@ impl Identity {
         if let Some(twice) = state.entries.iter().find(|entry| !uids.insert(&entry.service.uid)) {
             return Err(Untrusted::Twice(twice.service.uid.clone()));
         }
-        let (agent, health) = (state.agent.as_ref().map(Verbatim::digest), state.health.as_ref().map(Verbatim::digest));
+        let (agent, health) = (
+            state.agent.as_ref().map(Verbatim::digest),
+            state.health.as_ref().map(Verbatim::digest),
+        );
         let windows = state.windows.as_ref().map(Verbatim::digest);
         let parts = (tag(&state.entries), agent, health, windows);
         if parts != content_of(statement) {
@@ -427,7 +489,12 @@ impl Identity {
 pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let temporary = path.with_extension("tmp");
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;

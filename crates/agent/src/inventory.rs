@@ -231,14 +231,19 @@ fn encode(chunk: &Chunk) -> Vec<u8> {
 pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored>, InventoryError> {
     let mut all: BTreeMap<String, Stored> = BTreeMap::new();
     for (name, content) in secrets::load_all(kubernetes, PURPOSE).await? {
-        let damaged = |source| InventoryError::Damaged { name: name.clone(), source };
+        let damaged = |source| InventoryError::Damaged {
+            name: name.clone(),
+            source,
+        };
         let bytes = zstd::bulk::decompress(&content?, MAX_DECOMPRESSED).map_err(damaged)?;
         let chunk: Chunk = serde_json::from_slice(&bytes).map_err(|e| damaged(e.into()))?;
         let number: usize = name
             .rsplit_once('-')
             .and_then(|(_, n)| n.parse().ok())
             .ok_or_else(|| damaged(std::io::Error::other("its name has no number")))?;
-        let stored = all.entry(chunk.service.uid.clone()).or_insert_with(|| Stored::new(chunk.service.clone()));
+        let stored = all
+            .entry(chunk.service.uid.clone())
+            .or_insert_with(|| Stored::new(chunk.service.clone()));
         stored.inventory.baseline = stored.inventory.baseline.max(chunk.baseline);
         stored.deployment = stored.deployment.take().or(chunk.deployment);
         stored.inventory.origin = stored.inventory.origin.take().or(chunk.origin);

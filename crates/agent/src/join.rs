@@ -43,7 +43,11 @@ pub enum JoinError {
     #[error(
         "join: this cluster is kept by another hub, {hub}, as {cluster}, and its agent acts ({holder}); let it leave that hub first: farwater cluster leave"
     )]
-    KeptByOtherHub { hub: String, cluster: String, holder: String },
+    KeptByOtherHub {
+        hub: String,
+        cluster: String,
+        holder: String,
+    },
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(transparent)]
@@ -74,20 +78,33 @@ impl Ground {
     pub async fn read(store: &StateStore<'_>, token: Option<&JoinToken>) -> Result<Self, JoinError> {
         let kubernetes = store.kubernetes;
         let cluster_id = crate::retry("read the cluster's identity", || async {
-            kubernetes.get(None, "/api/v1/namespaces/kube-system", true).await.and_then(|namespace| {
-                let uid = namespace["metadata"]["uid"].as_str().map(str::to_owned);
-                uid.ok_or_else(|| crate::kubernetes::ApiError::Unusable("kube-system has no uid".into()))
-            })
+            kubernetes
+                .get(None, "/api/v1/namespaces/kube-system", true)
+                .await
+                .and_then(|namespace| {
+                    let uid = namespace["metadata"]["uid"].as_str().map(str::to_owned);
+                    uid.ok_or_else(|| crate::kubernetes::ApiError::Unusable("kube-system has no uid".into()))
+                })
         })
         .await;
         let version = crate::retry("read the cluster's version", || kubernetes.get(None, "/version", false)).await;
         let kubernetes_version = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
-        crate::retry("make the agent's namespace and accounts", || secrets::ensure_ground(kubernetes)).await;
+        crate::retry("make the agent's namespace and accounts", || {
+            secrets::ensure_ground(kubernetes)
+        })
+        .await;
         let stored = load_identity(store, token).await?;
         if let Some(identity) = stored.as_ref().filter(|identity| identity.cluster_id != cluster_id) {
-            return Err(JoinError::OtherCluster { stored: identity.cluster_id.clone(), actual: cluster_id });
+            return Err(JoinError::OtherCluster {
+                stored: identity.cluster_id.clone(),
+                actual: cluster_id,
+            });
         }
-        Ok(Self { cluster_id, kubernetes_version, stored })
+        Ok(Self {
+            cluster_id,
+            kubernetes_version,
+            stored,
+        })
     }
 }
 
@@ -131,7 +148,11 @@ pub async fn stand_by(
             }
         }
         if let Some(identity) = ground.stored.as_ref().filter(|_| !health.is_ready()) {
-            let caller = Caller { identity, kubernetes_version: &ground.kubernetes_version, presence: &presence };
+            let caller = Caller {
+                identity,
+                kubernetes_version: &ground.kubernetes_version,
+                presence: &presence,
+            };
             let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
             // The hub that it will use once it acts: a new version with a wrong address must not replace one that
             // works.
@@ -179,7 +200,11 @@ async fn refuse_other_hub(
 pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, host: &str) -> Result<Joined, JoinError> {
     let token = options.token()?;
     let presence = Presence::of(host, false)?;
-    let Ground { cluster_id, kubernetes_version, stored } = ground;
+    let Ground {
+        cluster_id,
+        kubernetes_version,
+        stored,
+    } = ground;
     let joined = |hub, identity| Joined {
         hub,
         identity,
@@ -191,7 +216,15 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
     if let Some(mut identity) = stored {
         // Restores a lost state directory, and the copy of a cluster that never had it.
         crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
-        match reuse(options, &mut identity, &kubernetes_version, token.as_ref(), (store, &presence)).await? {
+        match reuse(
+            options,
+            &mut identity,
+            &kubernetes_version,
+            token.as_ref(),
+            (store, &presence),
+        )
+        .await?
+        {
             Stored::Good(hub) => return Ok(joined(*hub, identity)),
             Stored::Doubted(hub) => doubted = Some((hub, identity)),
             Stored::Useless => {}
@@ -199,9 +232,14 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         tracing::info!("the stored identity is of no use any more; joining with the token");
     }
 
-    let (Some(url), Some(token)) = (&options.hub, token) else { return Err(JoinError::NotJoined) };
+    let (Some(url), Some(token)) = (&options.hub, token) else {
+        return Err(JoinError::NotJoined);
+    };
     let pin = options.ca_pin;
-    let hub = HubClient::new(url, Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?)?;
+    let hub = HubClient::new(
+        url,
+        Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?,
+    )?;
     let keys = Keys::generate()?;
     let request = join_request(&token, &keys, &kubernetes_version, &cluster_id)?;
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -214,7 +252,10 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
             }
             // The token is an old one. Only the stored identity is left, and running services continue.
             (Err(error), doubted @ Some(_)) => {
-                tracing::warn!(error = error.text(), "can't join again; keeping the identity that two agents use");
+                tracing::warn!(
+                    error = error.text(),
+                    "can't join again; keeping the identity that two agents use"
+                );
                 if let Some((hub, identity)) = doubted.take() {
                     return Ok(joined(*hub, identity));
                 }
@@ -227,7 +268,10 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
     hub.pins().set(identity.pins());
     // The token is used up: without a stored identity a restart could not continue.
     crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
-    tracing::info!(cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name), "joined");
+    tracing::info!(
+        cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name),
+        "joined"
+    );
     Ok(joined(hub, identity))
 }
 
@@ -249,7 +293,11 @@ async fn reuse(
 ) -> Result<Stored, JoinError> {
     match (options.ca_pin, identity.ca_pin) {
         (Some(asked), Some(stored)) if !identity.is_of_authority(asked) => {
-            return if token.is_some() { Ok(Stored::Useless) } else { Err(JoinError::OtherHub { stored, asked }) };
+            return if token.is_some() {
+                Ok(Stored::Useless)
+            } else {
+                Err(JoinError::OtherHub { stored, asked })
+            };
         }
         (Some(asked), None) => {
             identity.ca_pin = Some(asked);
@@ -269,10 +317,17 @@ async fn reuse(
     if token.is_none() {
         return Ok(Stored::Good(hub));
     }
-    let caller = Caller { identity, kubernetes_version, presence };
+    let caller = Caller {
+        identity,
+        kubernetes_version,
+        presence,
+    };
     Ok(match hub.authenticate(&caller).await {
         Err(error) if error.is_reason(REASON_IDENTITY_UNKNOWN) => {
-            let process = Process { kubernetes_version, presence };
+            let process = Process {
+                kubernetes_version,
+                presence,
+            };
             match succeed::find_keys(&hub, store, identity, &process).await {
                 Ok(Some(known)) => {
                     *identity = known;

@@ -54,15 +54,30 @@ pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Valu
     let is_done = is_done(object);
     // A rule for the kind says what counts.
     if rules.cover(&gvk.group, &gvk.kind) || health != Health::Current || !is_unseen(object, kinds.has_status(gvk)) {
-        return Judgement { health, message, again: None, is_done };
+        return Judgement {
+            health,
+            message,
+            again: None,
+            is_done,
+        };
     }
     // By this machine's clock, which is closer to the API server's than the hub's.
     match grace_left(object, kinds.grace_seconds(), Timestamp::now()) {
         Some(left) => {
             let again = Duration::from_secs(left.unsigned_abs() + 1);
-            Judgement { health: Health::InProgress, message: UNSEEN.to_owned(), again: Some(again), is_done }
+            Judgement {
+                health: Health::InProgress,
+                message: UNSEEN.to_owned(),
+                again: Some(again),
+                is_done,
+            }
         }
-        None => Judgement { health, message: NEVER_SEEN.to_owned(), again: None, is_done },
+        None => Judgement {
+            health,
+            message: NEVER_SEEN.to_owned(),
+            again: None,
+            is_done,
+        },
     }
 }
 
@@ -72,7 +87,11 @@ mod tests {
 
     #[test]
     fn an_agent_that_is_told_nothing_else_asks_rarely_and_waits_a_minute() {
-        let Limits { unseen, first_look, next_look } = Limits::default();
+        let Limits {
+            unseen,
+            first_look,
+            next_look,
+        } = Limits::default();
         assert_eq!([unseen, first_look, next_look].map(|limit| limit.as_secs()), [60, 3, 5]);
     }
 }

@@ -31,7 +31,11 @@ impl Kinds {
     /// `grace`: time that controllers have to write the first status of an object.
     pub fn new(grace: Duration) -> Self {
         let grace_seconds = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
-        Self { known: Mutex::default(), with_status: Mutex::default(), grace_seconds }
+        Self {
+            known: Mutex::default(),
+            with_status: Mutex::default(),
+            grace_seconds,
+        }
     }
 
     pub fn grace_seconds(&self) -> i64 {
@@ -47,13 +51,21 @@ impl Kinds {
     ) -> Result<(), ApiError> {
         let missing: BTreeSet<GroupVersion> = {
             let known = lock(&self.known);
-            wanted.into_iter().filter(|gvk| !known.contains_key(gvk)).map(|gvk| (gvk.group, gvk.version)).collect()
+            wanted
+                .into_iter()
+                .filter(|gvk| !known.contains_key(gvk))
+                .map(|gvk| (gvk.group, gvk.version))
+                .collect()
         };
         for (group, version) in missing {
             let path = if group.is_empty() {
                 format!("/api/{}", crate::kubernetes::escape(&version))
             } else {
-                format!("/apis/{}/{}", crate::kubernetes::escape(&group), crate::kubernetes::escape(&version))
+                format!(
+                    "/apis/{}/{}",
+                    crate::kubernetes::escape(&group),
+                    crate::kubernetes::escape(&version)
+                )
             };
             match kubernetes.get(None, &path, false).await {
                 Ok(list) => self.add(&group, &version, &list),
@@ -67,12 +79,20 @@ impl Kinds {
     fn add(&self, group: &str, version: &str, list: &Value) {
         let mut known = lock(&self.known);
         for resource in list["resources"].as_array().into_iter().flatten() {
-            let (Some(plural), Some(kind)) = (resource["name"].as_str(), resource["kind"].as_str()) else { continue };
-            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
+            let (Some(plural), Some(kind)) = (resource["name"].as_str(), resource["kind"].as_str()) else {
+                continue;
+            };
+            let gvk = GroupVersionKind {
+                group: group.into(),
+                version: version.into(),
+                kind: kind.into(),
+            };
             if plural.ends_with("/status") {
                 lock(&self.with_status).insert(gvk.clone());
             }
-            let can_apply = resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|v| v == "patch"));
+            let can_apply = resource["verbs"]
+                .as_array()
+                .is_some_and(|verbs| verbs.iter().any(|v| v == "patch"));
             if plural.contains('/') || !can_apply {
                 continue;
             }
@@ -103,7 +123,10 @@ impl Kinds {
 
     pub fn scopes(&self, wanted: impl IntoIterator<Item = GroupVersionKind>) -> Scopes {
         let known = lock(&self.known);
-        wanted.into_iter().filter_map(|gvk| known.get(&gvk).map(|r| (gvk, r.scope()))).collect()
+        wanted
+            .into_iter()
+            .filter_map(|gvk| known.get(&gvk).map(|r| (gvk, r.scope())))
+            .collect()
     }
 }
 
@@ -125,14 +148,24 @@ impl Kinds {
         if gvk.group.is_empty() {
             return Ok(Served::No);
         }
-        let group = match kubernetes.get(None, &format!("/apis/{}", crate::kubernetes::escape(&gvk.group)), false).await
+        let group = match kubernetes
+            .get(None, &format!("/apis/{}", crate::kubernetes::escape(&gvk.group)), false)
+            .await
         {
             Ok(group) => group,
             Err(e) if e.is_not_found() => return Ok(Served::No),
             Err(e) => return Err(e),
         };
-        for version in group["versions"].as_array().into_iter().flatten().filter_map(|v| v["version"].as_str()) {
-            let other = GroupVersionKind { version: version.to_owned(), ..gvk.clone() };
+        for version in group["versions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v["version"].as_str())
+        {
+            let other = GroupVersionKind {
+                version: version.to_owned(),
+                ..gvk.clone()
+            };
             self.learn(kubernetes, [other.clone()]).await?;
             if let Some(resource) = self.get(&other) {
                 return Ok(Served::As(resource));

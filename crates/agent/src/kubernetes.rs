@@ -95,7 +95,13 @@ pub enum ConnectError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     #[error("{message}")]
-    Status { code: u16, reason: String, message: String, retry_after: Option<Duration>, fault: Fault },
+    Status {
+        code: u16,
+        reason: String,
+        message: String,
+        retry_after: Option<Duration>,
+        fault: Fault,
+    },
     /// The connection failed before or during the answer. The request may have been carried out.
     #[error("the API server can't be reached: {0}")]
     Lost(String),
@@ -159,8 +165,16 @@ impl ApiError {
     pub fn pause(&self, tried: u32) -> Option<Duration> {
         let usual = Duration::from_millis(200) * tried;
         let wait = match self {
-            Self::Status { code: 429 | 503, retry_after, .. } => retry_after.unwrap_or(usual),
-            Self::Status { code: 500..=599, retry_after: Some(asked), .. } => *asked,
+            Self::Status {
+                code: 429 | 503,
+                retry_after,
+                ..
+            } => retry_after.unwrap_or(usual),
+            Self::Status {
+                code: 500..=599,
+                retry_after: Some(asked),
+                ..
+            } => *asked,
             Self::Lost(_) => usual,
             _ => return None,
         };
@@ -225,11 +239,19 @@ pub struct Resource {
 
 impl Resource {
     pub fn scope(&self) -> Scope {
-        if self.namespaced { Scope::Namespaced } else { Scope::Cluster }
+        if self.namespaced {
+            Scope::Namespaced
+        } else {
+            Scope::Cluster
+        }
     }
 
     pub fn gvk(&self) -> GroupVersionKind {
-        GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
+        GroupVersionKind {
+            group: self.group.clone(),
+            version: self.version.clone(),
+            kind: self.kind.clone(),
+        }
     }
 
     /// Path of the collection. An empty namespace means all namespaces.
@@ -260,7 +282,11 @@ impl Resource {
 pub fn escape(text: &str) -> String {
     let out = percent_encode(text, b"-._~:");
     // A segment of dots would be another path.
-    if out == "." || out == ".." { out.replace('.', "%2E") } else { out }
+    if out == "." || out == ".." {
+        out.replace('.', "%2E")
+    } else {
+        out
+    }
 }
 
 /// Keeps letters, digits and the bytes in `kept`.
@@ -343,7 +369,9 @@ impl Kubernetes {
         let found: Value = parse(&self.call(None, Method::GET, path, DISCOVERY, None).await?)?;
         match found["kind"].as_str() {
             Some("APIGroupDiscoveryList") => Ok(found),
-            _ => Err(ApiError::Unusable("it has no aggregated discovery, which Kubernetes has since 1.27".to_owned())),
+            _ => Err(ApiError::Unusable(
+                "it has no aggregated discovery, which Kubernetes has since 1.27".to_owned(),
+            )),
         }
     }
 
@@ -357,7 +385,11 @@ impl Kubernetes {
         metadata_only: bool,
         mut each: impl FnMut(Value),
     ) -> Result<String, ApiError> {
-        let (accept, limit) = if metadata_only { (METADATA_LIST, PAGE) } else { (JSON, WHOLE_PAGE) };
+        let (accept, limit) = if metadata_only {
+            (METADATA_LIST, PAGE)
+        } else {
+            (JSON, WHOLE_PAGE)
+        };
         let mut page = String::new();
         loop {
             let path = format!("{collection}?limit={limit}&labelSelector={}{page}", escape(selector));
@@ -373,22 +405,47 @@ impl Kubernetes {
     /// Server-side apply of a manifest in JSON as our field manager.
     pub async fn apply(&self, who: As<'_>, path: &str, body: Vec<u8>, mode: ApplyMode) -> Result<Value, ApiError> {
         let dry_run = if mode.dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force={}&fieldValidation=Strict{dry_run}", mode.force);
-        parse(&self.call(who, Method::PATCH, &path, JSON, Some(("application/apply-patch+yaml", body))).await?)
+        let path = format!(
+            "{path}?fieldManager={FIELD_MANAGER}&force={}&fieldValidation=Strict{dry_run}",
+            mode.force
+        );
+        parse(
+            &self
+                .call(
+                    who,
+                    Method::PATCH,
+                    &path,
+                    JSON,
+                    Some(("application/apply-patch+yaml", body)),
+                )
+                .await?,
+        )
     }
 
     /// Writes an object as a whole.
     pub async fn replace(&self, who: As<'_>, path: &str, object: &Value, dry_run: bool) -> Result<Value, ApiError> {
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Strict{dry_run}");
-        parse(&self.call(who, Method::PUT, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
+        parse(
+            &self
+                .call(who, Method::PUT, &path, JSON, Some((JSON, to_bytes(object)?)))
+                .await?,
+        )
     }
 
     /// Sends a merge patch (an object) or a JSON patch (an array). Returns metadata.
     pub async fn patch(&self, who: As<'_>, path: &str, patch: &Value) -> Result<Value, ApiError> {
-        let kind = if patch.is_array() { "application/json-patch+json" } else { "application/merge-patch+json" };
+        let kind = if patch.is_array() {
+            "application/json-patch+json"
+        } else {
+            "application/merge-patch+json"
+        };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
-        parse(&self.call(who, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
+        parse(
+            &self
+                .call(who, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?)))
+                .await?,
+        )
     }
 
     /// Sends a strategic merge patch of an object of a built-in kind, whose list elements are found by their merge
@@ -396,7 +453,11 @@ impl Kubernetes {
     pub async fn patch_strategic(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
         let kind = "application/strategic-merge-patch+json";
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
-        parse(&self.call(None, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
+        parse(
+            &self
+                .call(None, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?)))
+                .await?,
+        )
     }
 
     pub async fn create(&self, who: As<'_>, collection: &str, object: &Value) -> Result<Value, ApiError> {
@@ -407,7 +468,11 @@ impl Kubernetes {
     pub async fn make(&self, who: As<'_>, collection: &str, object: &Value, dry_run: bool) -> Result<Value, ApiError> {
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
         let path = format!("{collection}?fieldManager={FIELD_MANAGER}{dry_run}");
-        parse(&self.call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
+        parse(
+            &self
+                .call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?)))
+                .await?,
+        )
     }
 
     /// Deletes the object with exactly this uid and resourceVersion. True: it is gone. False: finalizers delay it.
@@ -423,7 +488,10 @@ impl Kubernetes {
         if let Some((uid, version)) = exactly {
             options["preconditions"] = serde_json::json!({"uid": uid, "resourceVersion": version});
         }
-        match self.call(who, Method::DELETE, path, JSON, Some((JSON, to_bytes(&options)?))).await {
+        match self
+            .call(who, Method::DELETE, path, JSON, Some((JSON, to_bytes(&options)?)))
+            .await
+        {
             Ok(body) => Ok(parse(&body)?["kind"] == "Status"),
             Err(e) if e.is_not_found() => Ok(true),
             Err(e) => Err(e),
@@ -440,11 +508,18 @@ impl Kubernetes {
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Bytes, ApiError> {
-        let tries = if method == Method::GET || who.is_none() { TRIES } else { 1 };
+        let tries = if method == Method::GET || who.is_none() {
+            TRIES
+        } else {
+            1
+        };
         let mut tried = 0;
         loop {
             let body = body.as_ref().map(|(kind, bytes)| (*kind, bytes.clone()));
-            let error = match self.call_once(who, method.clone(), path, accept, body, MAX_ANSWER).await {
+            let error = match self
+                .call_once(who, method.clone(), path, accept, body, MAX_ANSWER)
+                .await
+            {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -482,7 +557,9 @@ impl Kubernetes {
             self.leave_alone(retry_after.unwrap_or_default());
             Err(refusal(status, retry_after, &body, about_secret))
         };
-        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Silent(PATIENCE))?
+        timeout(PATIENCE, answer)
+            .await
+            .map_err(|_| ApiError::Silent(PATIENCE))?
     }
 
     /// Time until the longest pause that the API server asked for is over. Retries without a deadline of their own wait
@@ -501,9 +578,14 @@ impl Kubernetes {
     /// A place on a connection for a watch.
     pub fn lease_watch(&self) -> WatchLease {
         let mut watches = lock(&self.watches);
-        let free = watches.iter().find(|(_, place)| Arc::strong_count(place) <= WATCHES_PER_CONNECTION);
+        let free = watches
+            .iter()
+            .find(|(_, place)| Arc::strong_count(place) <= WATCHES_PER_CONNECTION);
         if let Some((client, place)) = free {
-            return WatchLease { client: client.clone(), _place: place.clone() };
+            return WatchLease {
+                client: client.clone(),
+                _place: place.clone(),
+            };
         }
         let (client, place) = (Client::new(&self.server), Arc::new(()));
         watches.push((client.clone(), place.clone()));
@@ -530,10 +612,15 @@ impl WatchLease {
                 return Ok(response.into_body());
             }
             let after = retry_after(&response);
-            let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
+            let body = Limited::new(response.into_body(), 64 << 10)
+                .collect()
+                .await
+                .map(|b| b.to_bytes());
             Err(refusal(status, after, &body.unwrap_or_default(), false))
         };
-        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Silent(PATIENCE))?
+        timeout(PATIENCE, answer)
+            .await
+            .map_err(|_| ApiError::Silent(PATIENCE))?
     }
 }
 
@@ -557,7 +644,13 @@ fn broken_off(error: &(dyn std::error::Error + 'static), largest: usize) -> ApiE
 }
 
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
-    let seconds: u64 = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    let seconds: u64 = response
+        .headers()
+        .get(header::RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()?;
     Some(Duration::from_secs(seconds.min(300)))
 }
 
@@ -579,7 +672,13 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
         },
         _ => {
             let message = format!("the API server answered {status}");
-            ApiError::Status { code, reason: String::new(), message, retry_after, fault: Fault::Other }
+            ApiError::Status {
+                code,
+                reason: String::new(),
+                message,
+                retry_after,
+                fault: Fault::Other,
+            }
         }
     }
 }
@@ -613,7 +712,9 @@ mod tests {
         for path in ["", "?fieldManager=farwater", "/b", "/b?force=true"] {
             assert!(is_about_secret(&format!("{secrets}{path}")), "{path}");
         }
-        assert!(!is_about_secret("/api/v1/namespaces/a/configmaps/b?fieldManager=/secrets/"));
+        assert!(!is_about_secret(
+            "/api/v1/namespaces/a/configmaps/b?fieldManager=/secrets/"
+        ));
     }
 
     #[test]
@@ -626,15 +727,26 @@ mod tests {
             fault: Fault::Other,
         };
         for asked in [status(429, Some(3)), status(503, Some(3)), status(500, Some(3))] {
-            assert!(asked.is_passing() && asked.pause(1).unwrap() >= Duration::from_secs(3), "{asked:?}");
+            assert!(
+                asked.is_passing() && asked.pause(1).unwrap() >= Duration::from_secs(3),
+                "{asked:?}"
+            );
         }
         for soon in [status(429, None), ApiError::Lost(String::new())] {
-            assert!(soon.is_passing() && soon.pause(2).unwrap() < Duration::from_secs(1), "{soon:?}");
+            assert!(
+                soon.is_passing() && soon.pause(2).unwrap() < Duration::from_secs(1),
+                "{soon:?}"
+            );
         }
         for later in [status(429, Some(11)), status(504, None), ApiError::Silent(PATIENCE)] {
             assert!(later.is_passing() && later.pause(1).is_none(), "{later:?}");
         }
-        for never in [status(403, None), status(409, Some(1)), status(500, None), ApiError::Unusable(String::new())] {
+        for never in [
+            status(403, None),
+            status(409, Some(1)),
+            status(500, None),
+            ApiError::Unusable(String::new()),
+        ] {
             assert!(!never.is_passing() && never.pause(1).is_none(), "{never:?}");
         }
     }

@@ -62,7 +62,10 @@ pub struct Lost {
 
 impl Lease {
     pub fn new(holder: String) -> Self {
-        Self { holder, state: Mutex::default() }
+        Self {
+            holder,
+            state: Mutex::default(),
+        }
     }
 
     /// Holder name. It is the same after a restart in the same pod or with the same state directory, so that an agent
@@ -84,7 +87,10 @@ impl Lease {
 
     /// Takes the Lease if it is free.
     pub async fn ask(&self, kubernetes: &Kubernetes) -> Result<Asked, ApiError> {
-        let found = match kubernetes.get(None, &resource().path(AGENT_NAMESPACE, NAME), false).await {
+        let found = match kubernetes
+            .get(None, &resource().path(AGENT_NAMESPACE, NAME), false)
+            .await
+        {
             Ok(found) => found,
             Err(error) if error.is_not_found() => return self.create(kubernetes).await,
             Err(error) => return Err(error),
@@ -116,7 +122,10 @@ impl Lease {
             "metadata": {"name": NAME, "namespace": AGENT_NAMESPACE},
             "spec": self.spec(Timestamp::now()),
         });
-        match kubernetes.create(None, &resource().collection(AGENT_NAMESPACE), &lease).await {
+        match kubernetes
+            .create(None, &resource().collection(AGENT_NAMESPACE), &lease)
+            .await
+        {
             Ok(made) => {
                 self.watch(&text(&made["metadata"]["resourceVersion"]));
                 lock(&self.state).held = true;
@@ -154,7 +163,11 @@ impl Lease {
     }
 
     async fn renew(&self, kubernetes: &Kubernetes) -> Result<(), RenewError> {
-        let version = lock(&self.state).seen.as_ref().map(|(version, _)| version.clone()).unwrap_or_default();
+        let version = lock(&self.state)
+            .seen
+            .as_ref()
+            .map(|(version, _)| version.clone())
+            .unwrap_or_default();
         let spec = json!({"holderIdentity": self.holder, "renewTime": format!("{:.6}", Timestamp::now())});
         match self.write(kubernetes, &version, spec).await {
             Ok(()) => Ok(()),
@@ -185,7 +198,9 @@ impl Lease {
     /// Changes the Lease if it is still at `version`.
     async fn write(&self, kubernetes: &Kubernetes, version: &str, spec: Value) -> Result<(), ApiError> {
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": spec});
-        let written = kubernetes.patch(None, &resource().path(AGENT_NAMESPACE, NAME), &patch).await?;
+        let written = kubernetes
+            .patch(None, &resource().path(AGENT_NAMESPACE, NAME), &patch)
+            .await?;
         self.watch(&text(&written["metadata"]["resourceVersion"]));
         Ok(())
     }
@@ -222,7 +237,9 @@ fn text(value: &Value) -> String {
 /// The holder of the Lease. None: it is `me`, there is none, or it was not renewed for its duration.
 fn held_by(lease: &Value, me: &str, unchanged_for: Duration) -> Option<String> {
     let spec = &lease["spec"];
-    let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty() && *holder != me)?;
+    let holder = spec["holderIdentity"]
+        .as_str()
+        .filter(|holder| !holder.is_empty() && *holder != me)?;
     let seconds = spec["leaseDurationSeconds"].as_u64().unwrap_or(DURATION.as_secs());
     (unchanged_for < Duration::from_secs(seconds)).then(|| holder.to_owned())
 }

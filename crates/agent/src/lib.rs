@@ -194,7 +194,11 @@ impl Agent {
     }
 
     fn caller<'a>(&'a self, identity: &'a Identity) -> Caller<'a> {
-        Caller { identity, kubernetes_version: &self.kubernetes_version, presence: &self.presence }
+        Caller {
+            identity,
+            kubernetes_version: &self.kubernetes_version,
+            presence: &self.presence,
+        }
     }
 
     fn service_names(&self) -> BTreeMap<String, String> {
@@ -252,7 +256,10 @@ const RELEASE: Duration = Duration::from_secs(3);
 
 /// Runs until `shutdown`. Stopping at any moment is safe: what was begun is completed after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    let kubernetes = Arc::new(Kubernetes::connect_within(options.kubeconfig.as_deref(), Arc::new(options.limits()))?);
+    let kubernetes = Arc::new(Kubernetes::connect_within(
+        options.kubeconfig.as_deref(),
+        Arc::new(options.limits()),
+    )?);
     let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
     let result = tokio::select! {
         biased;
@@ -274,7 +281,10 @@ async fn start(
     if let Some(address) = options.health_listen {
         tokio::spawn(health::serve(health::listen(address).await?, health.clone()));
     }
-    let store = state::StateStore { dir: &options.state_dir, kubernetes };
+    let store = state::StateStore {
+        dir: &options.state_dir,
+        kubernetes,
+    };
     let _only = store.prepare()?;
     let mut ground = join::Ground::read(&store, options.token()?.as_ref()).await?;
     join::stand_by(options, &store, &mut ground, lease, &health).await?;
@@ -299,8 +309,12 @@ async fn act(
     lease: &Lease,
     Told { health, metrics }: Told<'_>,
 ) -> Result<std::convert::Infallible, RunError> {
-    let Joined { hub, identity, presence, kubernetes_version } =
-        join::join(options, store, ground, lease.name()).await?;
+    let Joined {
+        hub,
+        identity,
+        presence,
+        kubernetes_version,
+    } = join::join(options, store, ground, lease.name()).await?;
     let accepted = retry("read the last accepted state", || store.load_desired(&identity)).await;
     let inventories = retry("read inventories", || inventory::load_all(kubernetes)).await;
     let bundles = Bundles::new(options.state_dir.join("bundles"));
@@ -352,10 +366,22 @@ async fn act(
     }
     let own = update::Own::new(options);
     let (wanted, settings) = watch::channel(accepted.as_ref().and_then(|state| state.agent.clone()));
-    let accepted = accepted.map(|state| AcceptedStatement { statement: state.statement, signature: state.signature });
+    let accepted = accepted.map(|state| AcceptedStatement {
+        statement: state.statement,
+        signature: state.signature,
+    });
 
     tokio::join!(
-        poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
+        poll::run(
+            &agent,
+            store,
+            accepted,
+            poll::Listeners {
+                supervisor: &mut supervisor,
+                health,
+                wanted
+            }
+        ),
         connection::run(&agent),
         plans::run(&agent),
         agent.reports.run(&agent),

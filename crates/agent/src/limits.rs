@@ -37,7 +37,9 @@ impl FromStr for Pattern {
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '*' | '/');
         let is_pattern = !text.is_empty() && text.len() <= 512 && text.chars().all(allowed);
-        is_pattern.then(|| Self(text.to_owned())).ok_or_else(|| PatternError(text.chars().take(80).collect()))
+        is_pattern
+            .then(|| Self(text.to_owned()))
+            .ok_or_else(|| PatternError(text.chars().take(80).collect()))
     }
 }
 
@@ -50,30 +52,46 @@ impl fmt::Display for Pattern {
 impl Pattern {
     fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
-        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+            return false;
+        };
         let mut parts: Vec<&str> = parts.collect();
-        let Some(last) = parts.pop() else { return rest.is_empty() };
+        let Some(last) = parts.pop() else {
+            return rest.is_empty();
+        };
         for part in parts {
-            let Some((_, after)) = rest.split_once(part) else { return false };
+            let Some((_, after)) = rest.split_once(part) else {
+                return false;
+            };
             rest = after;
         }
         rest.ends_with(last)
     }
 
     fn allows_namespace(&self, namespace: &str) -> bool {
-        if PROTECTED.contains(&namespace) { self.0 == namespace } else { self.matches(namespace) }
+        if PROTECTED.contains(&namespace) {
+            self.0 == namespace
+        } else {
+            self.matches(namespace)
+        }
     }
 
     /// Whether a pattern `NAMESPACE/NAME` matches.
     fn allows_account(&self, account: &ServiceAccount) -> bool {
-        let Some((namespace, name)) = self.0.split_once('/') else { return false };
+        let Some((namespace, name)) = self.0.split_once('/') else {
+            return false;
+        };
         let [namespace, name] = [namespace, name].map(|part| Self(part.to_owned()));
         namespace.allows_namespace(&account.namespace) && name.matches(&account.name)
     }
 
     /// Whether a pattern `RESOURCE[.GROUP]` matches.
     fn is_resource(&self, resource: &str, group: &str) -> bool {
-        self.matches(&if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") })
+        self.matches(&if group.is_empty() {
+            resource.to_owned()
+        } else {
+            format!("{resource}.{group}")
+        })
     }
 }
 
@@ -114,12 +132,22 @@ impl<'a> Subject<'a> {
         segments.next()?;
         let rest: Vec<&str> = segments.collect();
         Some(match rest[..] {
-            ["namespaces", namespace, resource, ..] if !matches!(resource, "status" | "finalize") => {
-                Self { namespace, group, resource }
-            }
+            ["namespaces", namespace, resource, ..] if !matches!(resource, "status" | "finalize") => Self {
+                namespace,
+                group,
+                resource,
+            },
             // A Namespace counts as being in itself.
-            ["namespaces", namespace, ..] => Self { namespace, group, resource: "namespaces" },
-            [resource, ..] => Self { namespace: "", group, resource },
+            ["namespaces", namespace, ..] => Self {
+                namespace,
+                group,
+                resource: "namespaces",
+            },
+            [resource, ..] => Self {
+                namespace: "",
+                group,
+                resource,
+            },
             [] => return None,
         })
     }
@@ -134,7 +162,11 @@ impl Limits {
         deletions_per_minute: u32,
     ) -> Self {
         let or_all = |patterns: Vec<Pattern>, all: &str| {
-            if patterns.is_empty() { vec![Pattern(all.to_owned())] } else { patterns }
+            if patterns.is_empty() {
+                vec![Pattern(all.to_owned())]
+            } else {
+                patterns
+            }
         };
         Self {
             accounts: or_all(accounts, "*/*"),
@@ -169,18 +201,40 @@ impl Limits {
                 "its option --allow-accounts",
             ));
         }
-        let Some(Subject { namespace, group, resource }) = Subject::of(path) else { return Ok(()) };
+        let Some(Subject {
+            namespace,
+            group,
+            resource,
+        }) = Subject::of(path)
+        else {
+            return Ok(());
+        };
         // The limits are in the agent's own Deployment.
         if namespace == AGENT_NAMESPACE {
-            return Err(forbidden(&format!("touch its own namespace {namespace} for a service"), "none allows it"));
+            return Err(forbidden(
+                &format!("touch its own namespace {namespace} for a service"),
+                "none allows it",
+            ));
         }
-        if !namespace.is_empty() && !self.namespaces.iter().any(|pattern| pattern.allows_namespace(namespace)) {
-            return Err(forbidden(&format!("touch the namespace {namespace}"), "its option --allow-namespaces"));
+        if !namespace.is_empty()
+            && !self
+                .namespaces
+                .iter()
+                .any(|pattern| pattern.allows_namespace(namespace))
+        {
+            return Err(forbidden(
+                &format!("touch the namespace {namespace}"),
+                "its option --allow-namespaces",
+            ));
         }
         if *method == Method::GET {
             return Ok(());
         }
-        if self.denied_kinds.iter().any(|pattern| pattern.is_resource(resource, group)) {
+        if self
+            .denied_kinds
+            .iter()
+            .any(|pattern| pattern.is_resource(resource, group))
+        {
             return Err(forbidden(&format!("change {resource}"), "its option --deny-kinds"));
         }
         if *method == Method::DELETE && !path.contains("dryRun=All") {
@@ -195,7 +249,9 @@ impl Limits {
             *left = (self.deletions_per_minute, now);
         }
         if left.0 == 0 {
-            let wait = MINUTE.saturating_sub(now.duration_since(left.1)).max(Duration::from_secs(1));
+            let wait = MINUTE
+                .saturating_sub(now.duration_since(left.1))
+                .max(Duration::from_secs(1));
             return Err(ApiError::Status {
                 code: 429,
                 reason: "TooManyRequests".to_owned(),
@@ -231,11 +287,17 @@ mod tests {
     }
 
     fn account(namespace: &str, name: &str) -> ServiceAccount {
-        ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() }
+        ServiceAccount {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
     fn code(limits: &Limits, account: &ServiceAccount, method: Method, path: &str) -> u16 {
-        limits.check(account, &method, path).err().map_or(200, |error| error.code())
+        limits
+            .check(account, &method, path)
+            .err()
+            .map_or(200, |error| error.code())
     }
 
     #[test]
@@ -247,10 +309,16 @@ mod tests {
             ("/api/v1/namespaces/kube-system/configmaps/a", 403),
             ("/api/v1/namespaces/kube-system", 403),
             ("/api/v1/namespaces/kube-public/status", 403),
-            ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n?fieldManager=x", 403),
+            (
+                "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n?fieldManager=x",
+                403,
+            ),
             ("/apis/rbac.authorization.k8s.io/v1/clusterroles/x", 200),
             ("/version", 200),
-            ("/apis/apps/v1/namespaces/farwater-system/deployments/farwater-agent", 403),
+            (
+                "/apis/apps/v1/namespaces/farwater-system/deployments/farwater-agent",
+                403,
+            ),
             ("/api/v1/namespaces/farwater-system/secrets/x", 403),
         ] {
             for method in [Method::PATCH, Method::DELETE, Method::GET] {
@@ -258,7 +326,15 @@ mod tests {
             }
         }
         let controller = account("kube-system", "namespace-controller");
-        assert_eq!(code(&limits, &controller, Method::PATCH, "/api/v1/namespaces/team-a/configmaps/a"), 403);
+        assert_eq!(
+            code(
+                &limits,
+                &controller,
+                Method::PATCH,
+                "/api/v1/namespaces/team-a/configmaps/a"
+            ),
+            403
+        );
     }
 
     #[test]
@@ -276,11 +352,18 @@ mod tests {
             ("/api/v1/namespaces/kube-public/configmaps/a", 403),
             ("/api/v1/namespaces/other/configmaps/a", 403),
             ("/api/v1/namespaces/team-a/secrets/a", 403),
-            ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/a", 403),
+            (
+                "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/a",
+                403,
+            ),
         ] {
             assert_eq!(code(&limits, &web, Method::PATCH, path), expected, "{path}");
         }
-        assert_eq!(code(&limits, &web, Method::GET, "/api/v1/namespaces/team-a/secrets/a"), 200, "kinds are read");
+        assert_eq!(
+            code(&limits, &web, Method::GET, "/api/v1/namespaces/team-a/secrets/a"),
+            200,
+            "kinds are read"
+        );
         for (namespace, name, expected) in [
             ("kube-system", "web", 200),
             ("kube-system", "other", 403),
@@ -294,7 +377,11 @@ mod tests {
             );
         }
         let stars = Limits::new(patterns(&["*/*"]), patterns(&["kube-*"]), Vec::new(), 1000);
-        assert_eq!(code(&stars, &web, Method::GET, "/api/v1/namespaces/kube-system/pods"), 403, "by no pattern");
+        assert_eq!(
+            code(&stars, &web, Method::GET, "/api/v1/namespaces/kube-system/pods"),
+            403,
+            "by no pattern"
+        );
         assert!("".parse::<Pattern>().is_err() && "a b".parse::<Pattern>().is_err());
     }
 
@@ -304,11 +391,18 @@ mod tests {
         let begun = lock(&limits.left).1;
         assert!(limits.take_deletion(begun).is_ok() && limits.take_deletion(begun).is_ok());
         let error = limits.take_deletion(begun + Duration::from_secs(20)).unwrap_err();
-        assert_eq!((error.code(), error.retry_after()), (429, Some(Duration::from_secs(40))));
+        assert_eq!(
+            (error.code(), error.retry_after()),
+            (429, Some(Duration::from_secs(40)))
+        );
         assert!(limits.take_deletion(begun + MINUTE).is_ok());
         let path = "/api/v1/namespaces/a/configmaps/b?dryRun=All";
         for _ in 0..3 {
-            assert_eq!(code(&limits, &account("a", "b"), Method::DELETE, path), 200, "a rehearsal deletes nothing");
+            assert_eq!(
+                code(&limits, &account("a", "b"), Method::DELETE, path),
+                200,
+                "a rehearsal deletes nothing"
+            );
         }
     }
 }

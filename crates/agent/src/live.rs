@@ -24,12 +24,22 @@ pub fn live_object(object: &Value) -> LiveObject {
         deleting: metadata["deletionTimestamp"].is_string(),
         ending: metadata["deletionTimestamp"].as_str().map(|since| {
             let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
-            let finalizers = finalizers.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect();
-            Box::new(Ending { since: since.to_owned(), finalizers })
+            let finalizers = finalizers
+                .filter_map(|finalizer| finalizer.as_str().map(str::to_owned))
+                .collect();
+            Box::new(Ending {
+                since: since.to_owned(),
+                finalizers,
+            })
         }),
         moves: metadata["managedFields"].as_array().is_some_and(|entries| {
-            let applied = entries.iter().find(|entry| is_our_apply(entry)).map(|entry| &entry["fieldsV1"]);
-            entries.iter().any(|entry| moves(entry, applied.unwrap_or(&Value::Null)))
+            let applied = entries
+                .iter()
+                .find(|entry| is_our_apply(entry))
+                .map(|entry| &entry["fieldsV1"]);
+            entries
+                .iter()
+                .any(|entry| moves(entry, applied.unwrap_or(&Value::Null)))
         }),
         protection: Box::new(options::read_protection(metadata)),
         wave: options::read_wave(metadata).unwrap_or_default(),
@@ -78,7 +88,9 @@ pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
     let since = entries.iter().filter(ours).filter_map(time_of).max();
     // Entries of `scale` have no time. They are candidates too, but a writer that certainly wrote after us takes
     // precedence.
-    let others = entries.iter().filter(|entry| !ours(entry) && entry["subresource"] != "status");
+    let others = entries
+        .iter()
+        .filter(|entry| !ours(entry) && entry["subresource"] != "status");
     let after_us = others.filter(|entry| time_of(entry).is_none_or(|time| Some(time) >= since));
     let last = after_us.max_by(|a, b| time_of(a).cmp(&time_of(b)))?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -92,10 +104,15 @@ pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
 
 /// Adds to a text about fields of others (managers in parentheses) when one of these managers last wrote the object.
 pub fn add_time(fields: &str, object: Option<&Value>) -> String {
-    let entries = object.and_then(|object| object["metadata"]["managedFields"].as_array()).into_iter().flatten();
+    let entries = object
+        .and_then(|object| object["metadata"]["managedFields"].as_array())
+        .into_iter()
+        .flatten();
     let is_named = |entry: &&Value| {
         entry["subresource"] != "status"
-            && entry["manager"].as_str().is_some_and(|manager| fields.contains(&format!("({manager})")))
+            && entry["manager"]
+                .as_str()
+                .is_some_and(|manager| fields.contains(&format!("({manager})")))
     };
     match entries.filter(is_named).filter_map(time_of).max() {
         Some(time) => format!("{fields}, last at {time}"),
@@ -208,8 +225,14 @@ mod tests {
             assert_eq!(told, expected, "{entries:?}");
         };
         let ours = (FIELD_MANAGER, "", 10);
-        check(&[ours, ("kubectl-edit", "", 11), ("helm", "", 10)], Some("kubectl-edit at 11Z"));
-        check(&[ours, ("hpa", "scale", 12), ("edit", "", 11), ("kcm", "status", 30)], Some("hpa (scale) at 12Z"));
+        check(
+            &[ours, ("kubectl-edit", "", 11), ("helm", "", 10)],
+            Some("kubectl-edit at 11Z"),
+        );
+        check(
+            &[ours, ("hpa", "scale", 12), ("edit", "", 11), ("kcm", "status", 30)],
+            Some("hpa (scale) at 12Z"),
+        );
         // In the same second.
         check(&[ours, ("kubectl-edit", "", 10)], Some("kubectl-edit at 10Z"));
         // A writer from before our apply did not change it since; the one that did has left no entry.
@@ -229,7 +252,10 @@ mod tests {
         let ours = (FIELD_MANAGER, "", 50);
         let live = written(&[ours, ("a", "", 12), ("b", "", 11), ("c", "", 40), ("a", "status", 45)]);
         let time = "2026-11-23T02:41:12Z";
-        assert_eq!(add_time(".x (b), .y (a)", Some(&live)), format!(".x (b), .y (a), last at {time}"));
+        assert_eq!(
+            add_time(".x (b), .y (a)", Some(&live)),
+            format!(".x (b), .y (a), last at {time}")
+        );
         assert_eq!(add_time(".x (another)", Some(&live)), ".x (another)");
         assert_eq!(add_time(".x (a)", None), ".x (a)");
     }
@@ -247,7 +273,10 @@ mod tests {
         let entries = patch[0]["value"].as_array().unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0]["manager"], "kube-controller-manager");
-        assert_eq!(entries[1]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
+        assert_eq!(
+            entries[1]["fieldsV1"],
+            json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}})
+        );
         assert_eq!(patch[1]["value"], "7");
     }
 
@@ -267,14 +296,23 @@ mod tests {
         let applied = of_us("Apply", json!({"f:data": {"f:a": {}, "f:b": {}}}));
         assert_eq!(moved(std::slice::from_ref(&applied), false), None);
         // Fields that admission added stay in an entry of their own, because an apply would remove them.
-        let update = of_us("Update", json!({"f:data": {"f:b": {}}, "f:metadata": {"f:finalizers": {}}}));
+        let update = of_us(
+            "Update",
+            json!({"f:data": {"f:b": {}}, "f:metadata": {"f:finalizers": {}}}),
+        );
         let both = [update.clone(), applied];
-        let expected = ["Update {\"f:metadata\":{\"f:finalizers\":{}}}", "Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"];
+        let expected = [
+            "Update {\"f:metadata\":{\"f:finalizers\":{}}}",
+            "Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}",
+        ];
         assert_eq!(moved(&both, false).unwrap(), expected);
         let expected = ["Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}},\"f:metadata\":{\"f:finalizers\":{}}}"];
         assert_eq!(moved(&both, true).unwrap(), expected);
         assert_eq!(moved(&[update], false), None);
         let texts = of_us("Apply", json!({"f:data": {"f:a": {}}, "f:stringData": {"f:b": {}}}));
-        assert_eq!(moved(&[texts], false).unwrap(), ["Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"]);
+        assert_eq!(
+            moved(&[texts], false).unwrap(),
+            ["Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"]
+        );
     }
 }

@@ -64,11 +64,16 @@ impl Lookup<'_> {
         for ((resource, namespace, labelled), keys) in groups {
             let mut rest = keys;
             if rest.len() > SINGLY {
-                rest = self.find_in_list(&resource, &namespace, labelled, rest, &mut found).await;
+                rest = self
+                    .find_in_list(&resource, &namespace, labelled, rest, &mut found)
+                    .await;
             }
             singly.extend(rest.into_iter().map(|key| (resource.clone(), key)));
         }
-        let gets: Vec<_> = singly.into_iter().map(|(resource, key)| self.get_one(resource, key)).collect();
+        let gets: Vec<_> = singly
+            .into_iter()
+            .map(|(resource, key)| self.get_one(resource, key))
+            .collect();
         let answers: Vec<_> = stream::iter(gets).buffer_unordered(PARALLEL).collect().await;
         found.extend(answers);
         found
@@ -107,8 +112,11 @@ impl Lookup<'_> {
         keys: Vec<ObjectKey>,
         found: &mut BTreeMap<ObjectKey, Live>,
     ) -> Vec<ObjectKey> {
-        let selector =
-            if labelled { format!("{SERVICE_LABEL}={}", service_label(self.service_uid)) } else { String::new() };
+        let selector = if labelled {
+            format!("{SERVICE_LABEL}={}", service_label(self.service_uid))
+        } else {
+            String::new()
+        };
         let mut listed = BTreeMap::new();
         let collection = resource.collection(namespace);
         let result = self

@@ -56,13 +56,21 @@ fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
         Ok(Ok(targets)) => targets.clone(),
         _ => Targets::new().with_default(Level::INFO),
     };
-    let layer = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let layer = fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let written = match format {
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
     };
-    let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
-    tracing_subscriber::registry().with(written).with(sent).with(filter).init();
+    let sent = otlp
+        .and_then(Otlp::log_layer)
+        .map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
+    tracing_subscriber::registry()
+        .with(written)
+        .with(sent)
+        .with(filter)
+        .init();
     if let Ok(Err(error)) = &wanted {
         tracing::warn!(%error, "FARWATER_LOG is invalid: using `info`");
     }
@@ -70,7 +78,9 @@ fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
 
 async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}

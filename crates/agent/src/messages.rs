@@ -12,7 +12,11 @@ const MAX_CAUSES: usize = 5;
 
 /// Cuts a text at a character boundary and drops control characters.
 pub fn shorten(text: &str) -> String {
-    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect();
+    let mut out: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MAX_MESSAGE)
+        .collect();
     if out.len() > MAX_MESSAGE {
         let mut end = MAX_MESSAGE - '…'.len_utf8();
         while !out.is_char_boundary(end) {
@@ -40,7 +44,11 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
 
     if let Some((webhook, rest)) = webhook {
         // The rest may be the webhook's own words; only known sentences of the API server are harmless.
-        let rest = if about_secret { "" } else { rest.split(", got ").next().unwrap_or_default() };
+        let rest = if about_secret {
+            ""
+        } else {
+            rest.split(", got ").next().unwrap_or_default()
+        };
         return shorten(&format!("{reason}: {webhook}{}", without_quotes(rest, false)));
     }
     if let Some(fields) = mistyped_fields(message) {
@@ -81,7 +89,11 @@ fn explain_cause(cause: &Value, about_secret: bool) -> String {
     let message = cause["message"].as_str().unwrap_or_default();
     // `Invalid value: "x": must be …`: the rule follows the value.
     let rule = rule_of(message);
-    if rule.is_empty() || about_secret { format!("{field} ({kind})") } else { format!("{field}: {rule}") }
+    if rule.is_empty() || about_secret {
+        format!("{field} ({kind})")
+    } else {
+        format!("{field}: {rule}")
+    }
 }
 
 fn rule_of(message: &str) -> &str {
@@ -110,7 +122,10 @@ pub fn field_conflicts(status: &Value) -> Option<String> {
         return None;
     }
     let others = conflicts.into_iter().filter(|(_, manager)| *manager != FIELD_MANAGER);
-    let named: Vec<String> = others.take(MAX_CAUSES).map(|(field, manager)| format!("{field} ({manager})")).collect();
+    let named: Vec<String> = others
+        .take(MAX_CAUSES)
+        .map(|(field, manager)| format!("{field} ({manager})"))
+        .collect();
     Some(shorten(&named.join(", ")))
 }
 
@@ -133,12 +148,19 @@ pub fn is_unmergeable(status: &Value) -> bool {
 
 /// The fields that a refusal names.
 pub fn fields_of(status: &Value) -> Vec<String> {
-    causes(status).filter_map(|cause| cause["field"].as_str().map(str::to_owned)).collect()
+    causes(status)
+        .filter_map(|cause| cause["field"].as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Phrases of API servers for a field that can't be changed once the object exists.
-const IMMUTABLE: [&str; 5] =
-    ["immutable", "updates to statefulset spec", "may not change once set", "cannot change", "can not be changed"];
+const IMMUTABLE: [&str; 5] = [
+    "immutable",
+    "updates to statefulset spec",
+    "may not change once set",
+    "cannot change",
+    "can not be changed",
+];
 
 /// Whether only immutable fields were wrong, so that an object recreated from this manifest would be accepted.
 pub fn is_immutable(status: &Value) -> bool {
@@ -169,7 +191,9 @@ fn mistyped_fields(message: &str) -> Option<String> {
     }
     let fields = message.lines().filter_map(|line| {
         let (before, _) = line.split_once(", got ")?;
-        let start = before.rfind(": .").map_or_else(|| before.rfind(" .").map(|at| at + 1), |at| Some(at + 2));
+        let start = before
+            .rfind(": .")
+            .map_or_else(|| before.rfind(" .").map(|at| at + 1), |at| Some(at + 2));
         let text = before[start.or_else(|| before.rfind(' '))?..].trim();
         (!text.is_empty()).then(|| without_quotes(text, false))
     });
@@ -214,7 +238,9 @@ fn end_of_quote(text: &str) -> usize {
 /// Whether the text before a quote is the key of a list's element: `[name=`, `[containerPort=80,protocol=`, or
 /// `,protocol=` after one.
 fn is_of_key(before: &str, follows_key: bool) -> bool {
-    let Some(before) = before.strip_suffix('=') else { return false };
+    let Some(before) = before.strip_suffix('=') else {
+        return false;
+    };
     let keys = match before.rsplit_once('[') {
         Some((_, keys)) => keys,
         None if follows_key => before.trim_start_matches(','),
@@ -235,7 +261,8 @@ fn is_of_key(before: &str, follows_key: bool) -> bool {
         "topologyKey",
         "whenUnsatisfiable",
     ];
-    keys.split(',').all(|part| KEYS.contains(&part.split('=').next().unwrap_or_default()))
+    keys.split(',')
+        .all(|part| KEYS.contains(&part.split('=').next().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -259,12 +286,20 @@ mod tests {
     #[test]
     fn a_mistyped_field_loses_its_value() {
         let message = "failed to create typed patch object (web/a; /v1, Kind=Secret): .stringData.a: expected string, got &value.valueUnstructured{Value:12345}";
-        check(json!({"reason": "", "message": message}), true, "Error: .stringData.a: expected string");
+        check(
+            json!({"reason": "", "message": message}),
+            true,
+            "Error: .stringData.a: expected string",
+        );
     }
 
     #[test]
     fn what_only_looks_like_a_field_or_a_key_is_not_shown() {
-        check(json!({"message": "unable to parse \"user:hunter2\": expected X, got Y"}), true, "Error: X");
+        check(
+            json!({"message": "unable to parse \"user:hunter2\": expected X, got Y"}),
+            true,
+            "Error: X",
+        );
         check(
             json!({"message": "args [--password=\"hunter2\"], [token=\"hunter2\"]"}),
             false,
@@ -284,21 +319,36 @@ mod tests {
         let cause = |n: usize| json!({"field": format!("spec.f{n}"), "message": "must be short"});
         let causes: Vec<Value> = (0..7).map(cause).collect();
         let told = explain_status(&json!({"reason": "Invalid", "details": {"causes": causes}}), false);
-        assert!(told.starts_with("Invalid: spec.f0: must be short; ") && told.ends_with("; and 2 more"), "{told}");
+        assert!(
+            told.starts_with("Invalid: spec.f0: must be short; ") && told.ends_with("; and 2 more"),
+            "{told}"
+        );
     }
 
     #[test]
     fn keys_of_lists_are_names() {
         let message = ".spec.template.spec.containers[name=\"web\"].env: duplicate entries for key [name=\"A\"], value \"hunter2\", \
                        ports[containerPort=80,protocol=\"TCP\"]";
-        check(json!({"message": message}), false, &format!("Error: {}", message.replace("hunter2", "…")));
-        check(json!({"message": "password=\"hunter2\""}), false, "Error: password=\"…\"");
+        check(
+            json!({"message": message}),
+            false,
+            &format!("Error: {}", message.replace("hunter2", "…")),
+        );
+        check(
+            json!({"message": "password=\"hunter2\""}),
+            false,
+            "Error: password=\"…\"",
+        );
     }
 
     #[test]
     fn the_authorizers_sentence_stays() {
         let message = "roles \"a\" is forbidden: User \"system:serviceaccount:t:d\" cannot patch resource";
-        check(json!({"reason": "Forbidden", "message": message}), true, &format!("Forbidden: {message}"));
+        check(
+            json!({"reason": "Forbidden", "message": message}),
+            true,
+            &format!("Forbidden: {message}"),
+        );
     }
 
     #[test]
@@ -313,30 +363,49 @@ mod tests {
         let refused = "admission webhook \"checks.example.com\" denied the request: password \"hunter2\" is weak";
         let status = json!({"reason": "Conflict", "message": refused});
         let named = "Conflict: admission webhook \"checks.example.com\"";
-        check(status.clone(), false, &format!("{named} denied the request: password \"…\" is weak"));
+        check(
+            status.clone(),
+            false,
+            &format!("{named} denied the request: password \"…\" is weak"),
+        );
         check(status.clone(), true, named);
         let mut with_field = status;
         with_field["details"] = json!({"causes": [{"field": "spec.x", "message": "must be short"}]});
         check(with_field, false, &format!("{named}: spec.x: must be short"));
         let confused = "failed calling webhook \"a.b.c\": expected AdmissionReview, got Secret 12345";
-        check(json!({"message": confused}), false, "Error: failed calling webhook \"a.b.c\": expected AdmissionReview");
+        check(
+            json!({"message": confused}),
+            false,
+            "Error: failed calling webhook \"a.b.c\": expected AdmissionReview",
+        );
     }
 
     #[test]
     fn what_only_looks_like_a_webhooks_name_is_not_shown() {
         for quoted in ["hunter2 is it", "", "a/b", "a\\\"b"] {
             let message = format!("admission webhook \"{quoted}\" denied");
-            check(json!({"message": message}), false, "Error: admission webhook \"…\" denied");
+            check(
+                json!({"message": message}),
+                false,
+                "Error: admission webhook \"…\" denied",
+            );
         }
         let message = "spec.x: admission webhook \"hunter2\" denied";
-        check(json!({"message": message}), false, "Error: spec.x: admission webhook \"…\" denied");
+        check(
+            json!({"message": message}),
+            false,
+            "Error: spec.x: admission webhook \"…\" denied",
+        );
     }
 
     #[test]
     fn conflicts_name_other_managers_and_not_our_own_updates() {
         let conflict = |manager: &str, field: &str| json!({"reason": "FieldManagerConflict", "field": field, "message": format!("conflict with \"{manager}\" using v1")});
         let of = |causes: Vec<Value>| field_conflicts(&json!({"details": {"causes": causes}}));
-        let (theirs, ours) = (conflict("hpa", ".spec.replicas"), conflict(FIELD_MANAGER, ".spec.paint"));
+        let (theirs, ours) = (
+            conflict("hpa", ".spec.replicas"),
+            conflict(FIELD_MANAGER, ".spec.paint"),
+        );
         assert_eq!(of(vec![ours.clone(), theirs]).as_deref(), Some(".spec.replicas (hpa)"));
         assert_eq!(of(vec![ours]).as_deref(), Some(""));
         assert_eq!(of(vec![json!({"reason": "FieldValueInvalid"})]), None);
@@ -349,8 +418,14 @@ mod tests {
         let prune = "failed to prune fields: failed to convert merged object to last applied version: ";
         assert!(is(500, &format!("{prune}{lacks}")) && is(500, lacks));
         assert!(is(500, &format!("failed to convert new object: {lacks}")));
-        assert!(is(500, &format!("{prune}errors:\n  {lacks}\n  .spec.crew: field not declared in schema")));
-        assert!(!is(500, &format!("failed to create typed patch object (a/b; example.com/v2, Kind=Boat): {lacks}")));
+        assert!(is(
+            500,
+            &format!("{prune}errors:\n  {lacks}\n  .spec.crew: field not declared in schema")
+        ));
+        assert!(!is(
+            500,
+            &format!("failed to create typed patch object (a/b; example.com/v2, Kind=Boat): {lacks}")
+        ));
         assert!(!is(400, &format!("{prune}{lacks}")) && !is(500, "failed to prune fields: other"));
     }
 
@@ -358,7 +433,11 @@ mod tests {
     fn other_sentences_lose_what_they_quote() {
         let status =
             json!({"reason": "BadRequest", "message": "admission webhook denied: password \"hun\\\"ter2\" is weak"});
-        check(status.clone(), false, "BadRequest: admission webhook denied: password \"…\" is weak");
+        check(
+            status.clone(),
+            false,
+            "BadRequest: admission webhook denied: password \"…\" is weak",
+        );
         check(status, true, "BadRequest");
     }
 

@@ -102,22 +102,50 @@ impl Metrics {
         let mut text = Exposition::default();
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let build = [(crate::VERSION, 1)];
-        text.many("farwater_agent_build_info", Kind::Gauge, "The running program.", "version", build);
+        text.many(
+            "farwater_agent_build_info",
+            Kind::Gauge,
+            "The running program.",
+            "version",
+            build,
+        );
         let help = "Epoch of the desired state that was accepted last.";
         text.one("farwater_agent_accepted_epoch", Kind::Gauge, help, read(&self.epoch));
         let help = "Generation, within its epoch, of the desired state that was accepted last.";
-        text.one("farwater_agent_accepted_generation", Kind::Gauge, help, read(&self.generation));
+        text.one(
+            "farwater_agent_accepted_generation",
+            Kind::Gauge,
+            help,
+            read(&self.generation),
+        );
 
         let polls = POLLS.into_iter().zip(self.polls.iter().map(read));
-        text.many("farwater_agent_polls_total", Kind::Counter, "Polls, by what came of them.", "result", polls);
+        text.many(
+            "farwater_agent_polls_total",
+            Kind::Counter,
+            "Polls, by what came of them.",
+            "result",
+            polls,
+        );
         let help = "When the hub last answered a poll; 0 if it has not since the start.";
-        text.one("farwater_agent_last_poll_timestamp_seconds", Kind::Gauge, help, read(&self.last_poll));
+        text.one(
+            "farwater_agent_last_poll_timestamp_seconds",
+            Kind::Gauge,
+            help,
+            read(&self.last_poll),
+        );
 
         let help = "1 while the hub tells of changes over a connection.";
         text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
         let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
         let help = "Connections to the hub, by what came of the attempt.";
-        text.many("farwater_agent_connections_total", Kind::Counter, help, "result", connections);
+        text.many(
+            "farwater_agent_connections_total",
+            Kind::Counter,
+            help,
+            "result",
+            connections,
+        );
         let help = "How often the hub has hinted at something to poll for.";
         text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
 
@@ -134,11 +162,21 @@ impl Metrics {
             text.one("farwater_agent_prunes_held", Kind::Gauge, help, counts.held);
         }
 
-        text.one("process_start_time_seconds", Kind::Gauge, "Start time of the process.", read(&self.started));
+        text.one(
+            "process_start_time_seconds",
+            Kind::Gauge,
+            "Start time of the process.",
+            read(&self.started),
+        );
         if let Some(usage) = Usage::read() {
             let help = "Processor time, user and system.";
             text.one("process_cpu_seconds_total", Kind::Counter, help, usage.cpu_seconds);
-            text.one("process_resident_memory_bytes", Kind::Gauge, "Resident memory.", usage.resident_bytes);
+            text.one(
+                "process_resident_memory_bytes",
+                Kind::Gauge,
+                "Resident memory.",
+                usage.resident_bytes,
+            );
         }
         text.into_text()
     }
@@ -167,7 +205,9 @@ impl Counts {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -190,10 +230,16 @@ mod tests {
         metrics.count_apply(ApplyResult::Superseded);
         assert_eq!(line(&metrics, "farwater_agent_polls_total{result=\"failed\"}"), "1");
         assert_eq!(line(&metrics, "farwater_agent_polls_total{result=\"new\"}"), "1");
-        assert_eq!(line(&metrics, "farwater_agent_applies_total{result=\"superseded\"}"), "1");
+        assert_eq!(
+            line(&metrics, "farwater_agent_applies_total{result=\"superseded\"}"),
+            "1"
+        );
         assert_ne!(line(&metrics, "farwater_agent_last_poll_timestamp_seconds"), "0");
 
-        assert!(!metrics.text().contains("farwater_agent_services"), "nothing is known before the join");
+        assert!(
+            !metrics.text().contains("farwater_agent_services"),
+            "nothing is known before the join"
+        );
         let reports = Arc::new(Reports::default());
         metrics.follow(&reports);
         let entry = Digest::of("x");

@@ -34,7 +34,12 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Directory for the identity, the last desired state and bundles. It may be lost: the cluster holds copies.
-    #[arg(long, env = "FARWATER_STATE_DIR", value_name = "DIR", default_value = "/var/lib/farwater-agent")]
+    #[arg(
+        long,
+        env = "FARWATER_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/farwater-agent"
+    )]
     pub state_dir: PathBuf,
     /// IP address and port that serve /livez, /readyz and /metrics over plain HTTP; none if absent.
     #[arg(long, env = "FARWATER_HEALTH_LISTEN", value_name = "ADDR")]
@@ -56,7 +61,12 @@ pub struct Options {
     pub allow_accounts: Vec<Pattern>,
     /// Namespaces that services may touch: names with `*`, repeated or comma-separated. The hub can't widen this.
     /// kube-system, kube-public and kube-node-lease need their full names [default: *]
-    #[arg(long, env = "FARWATER_ALLOW_NAMESPACES", value_name = "PATTERN", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "FARWATER_ALLOW_NAMESPACES",
+        value_name = "PATTERN",
+        value_delimiter = ','
+    )]
     pub allow_namespaces: Vec<Pattern>,
     /// Kinds that services must not change: RESOURCE[.GROUP] with `*`, repeated or comma-separated. The hub can't allow
     /// them [default: none]
@@ -100,7 +110,11 @@ impl FromStr for JoinToken {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        if text.is_empty() { Err(EmptyToken) } else { Ok(Self(text.to_owned())) }
+        if text.is_empty() {
+            Err(EmptyToken)
+        } else {
+            Ok(Self(text.to_owned()))
+        }
     }
 }
 
@@ -117,14 +131,30 @@ impl fmt::Debug for JoinToken {
 impl Options {
     /// The agent's own limits.
     pub fn limits(&self) -> Limits {
-        let Self { allow_accounts, allow_namespaces, deny_kinds, max_deletions, .. } = self;
-        Limits::new(allow_accounts.clone(), allow_namespaces.clone(), deny_kinds.clone(), *max_deletions)
+        let Self {
+            allow_accounts,
+            allow_namespaces,
+            deny_kinds,
+            max_deletions,
+            ..
+        } = self;
+        Limits::new(
+            allow_accounts.clone(),
+            allow_namespaces.clone(),
+            deny_kinds.clone(),
+            *max_deletions,
+        )
     }
 
     /// The token, from its option or file. None: neither is set.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenFileError> {
-        let Some(path) = &self.join_token_file else { return Ok(self.join_token.clone()) };
-        let error = |source| TokenFileError { path: path.clone(), source };
+        let Some(path) = &self.join_token_file else {
+            return Ok(self.join_token.clone());
+        };
+        let error = |source| TokenFileError {
+            path: path.clone(),
+            source,
+        };
         let text = std::fs::read_to_string(path).map_err(error)?;
         text.parse().map(Some).map_err(|e| error(std::io::Error::other(e)))
     }

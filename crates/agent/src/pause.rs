@@ -91,11 +91,20 @@ mod tests {
     }
 
     fn pause() -> Pause {
-        Pause { usual: USUAL, settled: true, hold: false, accepted: number(5) }
+        Pause {
+            usual: USUAL,
+            settled: true,
+            hold: false,
+            accepted: number(5),
+        }
     }
 
     fn connected() -> Link {
-        Link { poll_every: Some(EVERY), newest: number(5), ..Link::default() }
+        Link {
+            poll_every: Some(EVERY),
+            newest: number(5),
+            ..Link::default()
+        }
     }
 
     /// The time that a pause takes while the connection changes every second.
@@ -126,10 +135,35 @@ mod tests {
     async fn a_connection_makes_polls_rare_and_a_hint_makes_one_at_once() {
         about(waited(pause(), connected(), &[]).await, EVERY);
         about(waited(pause(), Link::default(), &[connected()]).await, EVERY);
-        about(waited(pause(), connected(), &[Link { newest: number(6), ..connected() }]).await, SECOND);
-        about(waited(pause(), connected(), &[Link { asked: 1, ..connected() }]).await, SECOND);
+        about(
+            waited(
+                pause(),
+                connected(),
+                &[Link {
+                    newest: number(6),
+                    ..connected()
+                }],
+            )
+            .await,
+            SECOND,
+        );
+        about(
+            waited(
+                pause(),
+                connected(),
+                &[Link {
+                    asked: 1,
+                    ..connected()
+                }],
+            )
+            .await,
+            SECOND,
+        );
         // Duplicate hints, or hints about the present or an older state.
-        let old = Link { newest: number(4), ..connected() };
+        let old = Link {
+            newest: number(4),
+            ..connected()
+        };
         about(waited(pause(), old, &[connected(), connected()]).await, EVERY);
     }
 
@@ -137,7 +171,10 @@ mod tests {
     async fn a_hint_that_came_during_the_poll_makes_another_one() {
         let (sender, mut receiver) = watch::channel(connected());
         let known = *receiver.borrow_and_update();
-        sender.send_replace(Link { newest: number(6), ..connected() });
+        sender.send_replace(Link {
+            newest: number(6),
+            ..connected()
+        });
         let begun = Instant::now();
         pause().wait(&mut receiver, known).await;
         about(begun.elapsed(), GAP);
@@ -145,23 +182,50 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_announced_and_has_not_come_is_polled_for_as_without_a_connection() {
-        about(waited(pause(), Link { newest: number(6), ..connected() }, &[]).await, USUAL);
+        about(
+            waited(
+                pause(),
+                Link {
+                    newest: number(6),
+                    ..connected()
+                },
+                &[],
+            )
+            .await,
+            USUAL,
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_connection_makes_a_poll_soon_at_a_random_moment() {
-        let lost = Link { poll_every: None, poll_within: 5 * SECOND, ..connected() };
+        let lost = Link {
+            poll_every: None,
+            poll_within: 5 * SECOND,
+            ..connected()
+        };
         let mut waits = Vec::new();
         for _ in 0..20 {
             waits.push(waited(pause(), connected(), &[lost]).await);
         }
-        assert!(waits.iter().all(|wait| (SECOND..=6 * SECOND + SECOND / 10).contains(wait)), "{waits:?}");
-        assert!(waits.iter().max().unwrap().abs_diff(*waits.iter().min().unwrap()) > SECOND / 2, "{waits:?}");
+        assert!(
+            waits
+                .iter()
+                .all(|wait| (SECOND..=6 * SECOND + SECOND / 10).contains(wait)),
+            "{waits:?}"
+        );
+        assert!(
+            waits.iter().max().unwrap().abs_diff(*waits.iter().min().unwrap()) > SECOND / 2,
+            "{waits:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_poll_that_a_loss_made_necessary_comes_also_after_another_connection() {
-        let lost = Link { poll_every: None, poll_within: 5 * SECOND, ..connected() };
+        let lost = Link {
+            poll_every: None,
+            poll_within: 5 * SECOND,
+            ..connected()
+        };
         for _ in 0..20 {
             let waited = waited(pause(), connected(), &[lost, connected()]).await;
             assert!(waited <= 6 * SECOND + SECOND / 10, "{waited:?}");
@@ -170,10 +234,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_is_repeated_as_without_a_connection_and_a_hub_that_asks_for_it_is_left_alone() {
-        let failed = Pause { settled: false, ..pause() };
+        let failed = Pause {
+            settled: false,
+            ..pause()
+        };
         about(waited(failed, connected(), &[]).await, USUAL);
-        let hint = Link { newest: number(6), ..connected() };
+        let hint = Link {
+            newest: number(6),
+            ..connected()
+        };
         about(waited(failed, connected(), &[hint]).await, SECOND);
-        about(waited(Pause { hold: true, ..failed }, connected(), &[hint]).await, USUAL);
+        about(
+            waited(Pause { hold: true, ..failed }, connected(), &[hint]).await,
+            USUAL,
+        );
     }
 }

@@ -68,7 +68,9 @@ pub async fn run(agent: &Arc<Agent>) -> Infallible {
 async fn answer_all(agent: &Arc<Agent>) -> Result<(), HubError> {
     loop {
         let identity = agent.identity();
-        let Some(request) = agent.hub.next_plan(&agent.caller(&identity)).await? else { return Ok(()) };
+        let Some(request) = agent.hub.next_plan(&agent.caller(&identity)).await? else {
+            return Ok(());
+        };
         let id = request.statement.id.clone();
         // In a task of its own, because it may be much work and polls must continue.
         let made = tokio::spawn(answer(Arc::clone(agent), request)).await;
@@ -101,14 +103,25 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
         spare_begun(&mut snapshot.inventory, snapshot.deployment.as_ref(), deployment);
     }
 
-    let work = Work { basis, snapshot: &snapshot, request };
+    let work = Work {
+        basis,
+        snapshot: &snapshot,
+        request,
+    };
     match &request.entry.action {
         Action::Apply(deployment) => work.plan_deployment(deployment, None).await,
         Action::Hold { reason } => work.plan_hold(reason.clone()).await,
         Action::Unreadable(unreadable) => work.plan_hold(unreadable.explain(crate::VERSION)).await,
-        Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
-            let Some(deployment) = &snapshot.deployment else { return Ok(ServicePlan::default()) };
-            let live = basis.look_up_all(&deployment.ceiling.service_account, &snapshot.inventory).await;
+        Action::Remove {
+            policy: DeletionPolicy::Delete,
+            approved_prune,
+        } => {
+            let Some(deployment) = &snapshot.deployment else {
+                return Ok(ServicePlan::default());
+            };
+            let live = basis
+                .look_up_all(&deployment.ceiling.service_account, &snapshot.inventory)
+                .await;
             let transfers = basis.transfers();
             let plan = plan_removal(&service.uid, &snapshot.inventory, &live, *approved_prune, &transfers);
             let held = plan.prune.held().map(|held| held.reason);
@@ -116,7 +129,10 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
             let hooks = record.map_or_else(Vec::new, |record| foresee_farewell(record, deployment, held.as_deref()));
             Ok(work.tell(deployment, None, &plan, hooks).await)
         }
-        Action::Remove { policy: DeletionPolicy::Orphan, .. } => Ok(ServicePlan {
+        Action::Remove {
+            policy: DeletionPolicy::Orphan,
+            ..
+        } => Ok(ServicePlan {
             held: Some("the service is deleted: its objects stay, and lose its marks".to_owned()),
             unchanged: u32::try_from(snapshot.inventory.entries.len()).unwrap_or(u32::MAX),
             ..ServicePlan::default()
@@ -126,11 +142,16 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
 
 /// The state of the service's task. A service without a task has applied nothing.
 async fn ask_task(agent: &Agent, uid: &str) -> Result<Snapshot, Stopped> {
-    let Some(mailbox) = agent.watches.mailbox(&service_label(uid)) else { return Ok(Snapshot::default()) };
+    let Some(mailbox) = agent.watches.mailbox(&service_label(uid)) else {
+        return Ok(Snapshot::default());
+    };
     match timeout(BUSY, mailbox.ask()).await {
         Ok(Ok(snapshot)) => Ok(snapshot),
         Ok(Err(_)) => Err(Stopped("the agent ends".to_owned())),
-        Err(_) => Err(Stopped(format!("the agent has been applying the service for {} s; ask again", BUSY.as_secs()))),
+        Err(_) => Err(Stopped(format!(
+            "the agent has been applying the service for {} s; ask again",
+            BUSY.as_secs()
+        ))),
     }
 }
 
@@ -147,10 +168,17 @@ impl Work<'_> {
         let reason = shorten(&reason);
         match &self.snapshot.deployment {
             Some(deployment) => {
-                let kept = Deployment { prune: false, hold_prune: None, ..deployment.clone() };
+                let kept = Deployment {
+                    prune: false,
+                    hold_prune: None,
+                    ..deployment.clone()
+                };
                 self.plan_deployment(&kept, Some(reason)).await
             }
-            None => Ok(ServicePlan { held: Some(reason), ..ServicePlan::default() }),
+            None => Ok(ServicePlan {
+                held: Some(reason),
+                ..ServicePlan::default()
+            }),
         }
     }
 
@@ -159,14 +187,29 @@ impl Work<'_> {
         let before = self.snapshot.before();
         let (resolved, errors) = self.basis.read_source(deployment, before, Shelf::Passing).await?;
         let mut live = BTreeMap::new();
-        self.basis.look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live).await;
-        let known = Known { inventory, live: &live, cooling };
+        self.basis
+            .look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live)
+            .await;
+        let known = Known {
+            inventory,
+            live: &live,
+            cooling,
+        };
         let plan = self.basis.make_plan(deployment, &resolved, known).await;
         let established = inventory.baseline > 0;
         let obstacle = held.as_ref().map(|_| "the service is held");
-        let mut hooks = foresee_hooks(self.snapshot.hooks.clone(), deployment, &resolved, established, obstacle);
+        let mut hooks = foresee_hooks(
+            self.snapshot.hooks.clone(),
+            deployment,
+            &resolved,
+            established,
+            obstacle,
+        );
         let is_made_up = |key: &ObjectKey| resolved.again.as_ref().is_some_and(|again| again.names_otherwise(key));
-        for hook in hooks.iter_mut().filter(|hook| hook.effect == HookEffect::Run && hook.message.is_empty()) {
+        for hook in hooks
+            .iter_mut()
+            .filter(|hook| hook.effect == HookEffect::Run && hook.message.is_empty())
+        {
             if is_made_up(&ObjectKey::from(&hook.object)) {
                 hook.message = "the chart generates its name".to_owned();
             }
@@ -188,10 +231,20 @@ impl Work<'_> {
         };
         // No assignment can be newer than this request.
         let entry = self.request.entry.clone();
-        let assignment = Assignment { digest: entry.digest(), entry: entry.into_value(), unlisted: false };
+        let assignment = Assignment {
+            digest: entry.digest(),
+            entry: entry.into_value(),
+            unlisted: false,
+        };
         let (_newest, assignments) = watch::channel(assignment);
-        let executor = self.basis.executor(&deployment.ceiling.service_account, Superseded::by(assignments));
-        let objects = resolved.iter().flat_map(|resolved| &resolved.objects).map(|o| (o.key(), o)).collect();
+        let executor = self
+            .basis
+            .executor(&deployment.ceiling.service_account, Superseded::by(assignments));
+        let objects = resolved
+            .iter()
+            .flat_map(|resolved| &resolved.objects)
+            .map(|o| (o.key(), o))
+            .collect();
         let redactor = &self.basis.agent.plans.redactor;
         let again = resolved.and_then(|resolved| resolved.again.as_ref());
         let mut teller = Teller::new(&executor, redactor, objects, applied, again);
@@ -209,8 +262,9 @@ impl Work<'_> {
         let mut veil = resolved.veil.clone();
         let changes = plan.waves.iter().flat_map(|wave| &wave.changes);
         let entries = &self.snapshot.inventory.entries;
-        let mut wanted: BTreeMap<ObjectKey, _> =
-            changes.filter_map(|change| Some((change.object.clone(), entries.get(&change.object)?.hash?))).collect();
+        let mut wanted: BTreeMap<ObjectKey, _> = changes
+            .filter_map(|change| Some((change.object.clone(), entries.get(&change.object)?.hash?)))
+            .collect();
         let mut found = BTreeMap::new();
         let mut take = |resolved: &Resolved| {
             for object in &resolved.objects {
@@ -224,7 +278,10 @@ impl Work<'_> {
         };
         if !take(resolved)
             && let Some(last) = self.snapshot.deployment.as_ref().filter(|last| *last != deployment)
-            && let Ok((former, _)) = self.basis.read_source(last, self.snapshot.before(), Shelf::Nothing).await
+            && let Ok((former, _)) = self
+                .basis
+                .read_source(last, self.snapshot.before(), Shelf::Nothing)
+                .await
         {
             take(&former);
             veil.join(&former.veil);

@@ -130,7 +130,8 @@ pub async fn run(
                     // Never later than without the error, so that a hub that comes back gets no more polls than usual.
                     PollError::Hub(hub) => {
                         hold = hub.retry_after().is_some();
-                        hub.retry_after().unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
+                        hub.retry_after()
+                            .unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
                     }
                     PollError::Untrusted(refused) => {
                         if matches!(refused, Untrusted::Older { .. }) {
@@ -142,12 +143,23 @@ pub async fn run(
                     PollError::Malformed(_) => jitter(interval, 0.1),
                 };
                 let error = crate::hub::chain(&error);
-                tracing::warn!(error, advice = skew.advice(), "poll failed; keeping the last accepted state");
+                tracing::warn!(
+                    error,
+                    advice = skew.advice(),
+                    "poll failed; keeping the last accepted state"
+                );
                 wait
             }
         };
         let accepted = accepted.as_ref().map(|accepted| accepted.statement.number());
-        Pause { usual, settled, hold, accepted }.wait(&mut link, known).await;
+        Pause {
+            usual,
+            settled,
+            hold,
+            accepted,
+        }
+        .wait(&mut link, known)
+        .await;
     }
 }
 
@@ -173,7 +185,9 @@ async fn poll(
     }
     keys.change(agent, store, &answer, accepted).await;
 
-    let Some(body) = answer.body else { return Ok(Polled::Unchanged) };
+    let Some(body) = answer.body else {
+        return Ok(Polled::Unchanged);
+    };
     let state: DesiredState = serde_json::from_slice(&body)?;
     let accepted_statement = accepted.map(|accepted| &*accepted.statement);
     match identity.verify(&state, accepted_statement) {
@@ -260,7 +274,10 @@ impl KeyChanges {
 
 /// Finds keys that the hub accepts, after it has refused the present ones.
 async fn find_keys(agent: &Agent, store: &StateStore<'_>) {
-    let process = Process { kubernetes_version: &agent.kubernetes_version, presence: &agent.presence };
+    let process = Process {
+        kubernetes_version: &agent.kubernetes_version,
+        presence: &agent.presence,
+    };
     match succeed::find_keys(&agent.hub, store, &agent.identity(), &process).await {
         Ok(Some(identity)) => agent.set_identity(identity),
         Ok(None) => {}
@@ -309,8 +326,14 @@ async fn accept(
             _ => None,
         })
         .collect();
-    let holds = state.entries.iter().any(|entry| matches!(entry.action, Action::Hold { .. } | Action::Unreadable(_)));
-    let accepted = AcceptedStatement { statement: state.statement, signature: state.signature };
+    let holds = state
+        .entries
+        .iter()
+        .any(|entry| matches!(entry.action, Action::Hold { .. } | Action::Unreadable(_)));
+    let accepted = AcceptedStatement {
+        statement: state.statement,
+        signature: state.signature,
+    };
     note_accepted(agent, &accepted);
     listeners.wanted.send_replace(state.agent);
 

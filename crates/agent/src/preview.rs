@@ -37,7 +37,11 @@ pub async fn count_contents(
             Ok(found) => contents.push(found),
             Err(error) => {
                 tracing::debug!(%object, %error, "can't count what goes with it");
-                contents.push(Contents { object: object.clone(), counts: Vec::new(), unknown: 1 });
+                contents.push(Contents {
+                    object: object.clone(),
+                    counts: Vec::new(),
+                    unknown: 1,
+                });
             }
         }
         if contents.len() == COUNTED {
@@ -70,20 +74,34 @@ async fn count_namespace(
 
     let counts: Vec<_> = resources
         .iter()
-        .map(|resource| async move { (resource, count(kubernetes, account, &resource.collection(&object.name)).await) })
+        .map(|resource| async move {
+            (
+                resource,
+                count(kubernetes, account, &resource.collection(&object.name)).await,
+            )
+        })
         .collect();
     let counts: Vec<_> = stream::iter(counts).buffer_unordered(PARALLEL).collect().await;
 
-    let mut contents = Contents { object: object.clone(), counts: Vec::new(), unknown: 0 };
+    let mut contents = Contents {
+        object: object.clone(),
+        counts: Vec::new(),
+        unknown: 0,
+    };
     for (resource, count) in counts {
         match count {
             Ok(0) => {}
-            Ok(count) => contents.counts.push(KindCount { kind: kind_name(&resource.group, &resource.kind), count }),
+            Ok(count) => contents.counts.push(KindCount {
+                kind: kind_name(&resource.group, &resource.kind),
+                count,
+            }),
             Err(_) => contents.unknown += 1,
         }
     }
 
-    contents.counts.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.kind.cmp(&b.kind)));
+    contents
+        .counts
+        .sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.kind.cmp(&b.kind)));
     contents.counts.truncate(KINDS);
     Ok(contents)
 }
@@ -91,7 +109,9 @@ async fn count_namespace(
 /// Namespaced kinds that can be listed and deleted.
 fn listable(group: &str, version: &str, list: &Value) -> Vec<Resource> {
     let can = |resource: &Value, verb: &str| {
-        resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|known| known == verb))
+        resource["verbs"]
+            .as_array()
+            .is_some_and(|verbs| verbs.iter().any(|known| known == verb))
     };
     let resources = list["resources"].as_array().into_iter().flatten();
     let wanted = resources.filter(|resource| {
@@ -120,12 +140,18 @@ async fn count_kind(
     account: &ServiceAccount,
     object: &ObjectRef,
 ) -> Result<Contents, ApiError> {
-    let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", escape(&object.name));
+    let path = format!(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
+        escape(&object.name)
+    );
     let definition = kubernetes.get(Some(account), &path, false).await?;
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let versions = spec["versions"].as_array().into_iter().flatten();
-    let served = versions.filter(|version| version["served"] == true).map(|version| text(&version["name"])).next();
+    let served = versions
+        .filter(|version| version["served"] == true)
+        .map(|version| text(&version["name"]))
+        .next();
     let resource = Resource {
         group: text(&spec["group"]),
         version: served.unwrap_or_default(),
@@ -134,17 +160,30 @@ async fn count_kind(
         namespaced: spec["scope"] == "Namespaced",
     };
     let count = count(kubernetes, account, &resource.collection("")).await?;
-    let counts = (count > 0).then(|| KindCount { kind: kind_name(&resource.group, &resource.kind), count });
-    Ok(Contents { object: object.clone(), counts: counts.into_iter().collect(), unknown: 0 })
+    let counts = (count > 0).then(|| KindCount {
+        kind: kind_name(&resource.group, &resource.kind),
+        count,
+    });
+    Ok(Contents {
+        object: object.clone(),
+        counts: counts.into_iter().collect(),
+        unknown: 0,
+    })
 }
 
 fn kind_name(group: &str, kind: &str) -> String {
-    if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
+    if group.is_empty() {
+        kind.to_owned()
+    } else {
+        format!("{kind}.{group}")
+    }
 }
 
 /// Counts by requesting one object: the API server returns the number of the others.
 async fn count(kubernetes: &Kubernetes, account: &ServiceAccount, collection: &str) -> Result<u32, ApiError> {
-    let list = kubernetes.get(Some(account), &format!("{collection}?limit=1"), false).await?;
+    let list = kubernetes
+        .get(Some(account), &format!("{collection}?limit=1"), false)
+        .await?;
     let first = list["items"].as_array().map_or(0, Vec::len);
     let more = list["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
     Ok(u32::try_from(first as u64 + more).unwrap_or(u32::MAX))

@@ -103,19 +103,32 @@ impl Proxy {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, SettingError> {
         let first = |names: [&'static str; 2]| {
-            names.into_iter().find_map(|name| Some((name, variable(name).filter(|value| !value.is_empty())?)))
+            names
+                .into_iter()
+                .find_map(|name| Some((name, variable(name).filter(|value| !value.is_empty())?)))
         };
-        let Some((named_by, value)) = first(["HTTPS_PROXY", "https_proxy"]) else { return Ok(None) };
+        let Some((named_by, value)) = first(["HTTPS_PROXY", "https_proxy"]) else {
+            return Ok(None);
+        };
         let proxy = Self::parse(named_by, &value)?;
-        let exceptions = first(["NO_PROXY", "no_proxy"]).map(|(_, list)| list).unwrap_or_default();
+        let exceptions = first(["NO_PROXY", "no_proxy"])
+            .map(|(_, list)| list)
+            .unwrap_or_default();
         Ok((!goes_straight(target, &exceptions)).then_some(proxy))
     }
 
     pub fn parse(named_by: &'static str, text: &str) -> Result<Self, SettingError> {
         let wrong = |problem| SettingError { named_by, problem };
-        let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let text = if text.contains("://") {
+            text.to_owned()
+        } else {
+            format!("http://{text}")
+        };
         let given: Uri = text.parse().map_err(|_| wrong("it is no URL"))?;
-        if given.scheme().is_none_or(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
+        if given
+            .scheme()
+            .is_none_or(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS)
+        {
             return Err(wrong("only proxies that speak HTTP are supported"));
         }
         if !matches!(given.path(), "" | "/") || given.query().is_some() {
@@ -124,14 +137,23 @@ impl Proxy {
         if given.host().is_none_or(str::is_empty) {
             return Err(wrong("it names no host"));
         }
-        let place = given.authority().map_or("", |authority| authority.as_str().rsplit('@').next().unwrap_or_default());
+        let place = given.authority().map_or("", |authority| {
+            authority.as_str().rsplit('@').next().unwrap_or_default()
+        });
         if given.host() != Some(place) && given.port_u16().is_none() {
             return Err(wrong("its port is no number"));
         }
         // Splits credentials from the address, and decodes them.
-        let intercept = Matcher::builder().all(text).build().intercept(&Uri::from_static("https://hub"));
+        let intercept = Matcher::builder()
+            .all(text)
+            .build()
+            .intercept(&Uri::from_static("https://hub"));
         let intercept = intercept.ok_or_else(|| wrong("it is no URL"))?;
-        Ok(Self { uri: intercept.uri().clone(), authorization: intercept.basic_auth().cloned(), named_by })
+        Ok(Self {
+            uri: intercept.uri().clone(),
+            authorization: intercept.basic_auth().cloned(),
+            named_by,
+        })
     }
 
     /// Whether the connection to the proxy itself uses TLS.
@@ -141,7 +163,10 @@ impl Proxy {
 
     /// The error for a proxy that can't be used here.
     pub fn unsupported(&self, problem: &'static str) -> SettingError {
-        SettingError { named_by: self.named_by, problem }
+        SettingError {
+            named_by: self.named_by,
+            problem,
+        }
     }
 }
 
@@ -153,8 +178,16 @@ fn goes_straight(target: &Uri, exceptions: &str) -> bool {
         return true;
     }
     let port = target.port_u16().unwrap_or(443);
-    let list: Vec<String> = exceptions.split(',').filter_map(|entry| without_port(entry.trim(), port)).collect();
-    Matcher::builder().all("http://proxy").no(list.join(",")).build().intercept(target).is_none()
+    let list: Vec<String> = exceptions
+        .split(',')
+        .filter_map(|entry| without_port(entry.trim(), port))
+        .collect();
+    Matcher::builder()
+        .all("http://proxy")
+        .no(list.join(","))
+        .build()
+        .intercept(target)
+        .is_none()
 }
 
 /// An entry of `NO_PROXY` for requests to this port, in hyper-util's form. None: it is for another port.
@@ -168,7 +201,10 @@ fn without_port(entry: &str, port: u16) -> Option<String> {
     if of_port.is_some_and(|of_port| of_port.parse() != Ok(port)) {
         return None;
     }
-    Some(host.strip_prefix("*.").map_or_else(|| host.to_owned(), |domain| format!(".{domain}")))
+    Some(
+        host.strip_prefix("*.")
+            .map_or_else(|| host.to_owned(), |domain| format!(".{domain}")),
+    )
 }
 
 /// Opens connections, through a proxy if there is one.
@@ -187,7 +223,10 @@ impl Connector {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
         let proxy = proxy.map(|(proxy, tls)| {
-            let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+            let builder = HttpsConnectorBuilder::new()
+                .with_tls_config(tls)
+                .https_or_http()
+                .enable_http1();
             (proxy, builder.wrap_connector(tcp.clone()))
         });
         Self { tcp, proxy }
@@ -229,16 +268,29 @@ async fn open_tunnel(
     target: &Uri,
     proxy: Proxy,
 ) -> Result<Upgraded, ProxyError> {
-    let usual = if target.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
-    let place = format!("{}:{}", target.host().unwrap_or_default(), target.port_u16().unwrap_or(usual));
+    let usual = if target.scheme() == Some(&Scheme::HTTP) {
+        80
+    } else {
+        443
+    };
+    let place = format!(
+        "{}:{}",
+        target.host().unwrap_or_default(),
+        target.port_u16().unwrap_or(usual)
+    );
     let broken = |source| ProxyError::Broken(proxy.clone(), source);
     let mut request = Request::connect(&place).header(header::HOST, &place);
     if let Some(credentials) = &proxy.authorization {
         request = request.header(header::PROXY_AUTHORIZATION, credentials);
     }
-    let request = request.body(Empty::<Bytes>::new()).expect("host and port of a URL are a request's target");
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(HEAD_BYTES).handshake(stream).await.map_err(broken)?;
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .expect("host and port of a URL are a request's target");
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES)
+        .handshake(stream)
+        .await
+        .map_err(broken)?;
     // Ends with the upgrade, or when this future is dropped.
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
     let answer = timeout(PROXY_PATIENCE, sender.send_request(request)).await;

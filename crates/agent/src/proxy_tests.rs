@@ -3,8 +3,15 @@ use super::*;
 const PROXY: &str = "http://proxy.example:3128";
 
 fn chosen(hub: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-    Proxy::of_environment(&hub.parse().unwrap(), variable).unwrap().map(|proxy| proxy.to_string())
+    let variable = |name: &str| {
+        variables
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| (*value).to_owned())
+    };
+    Proxy::of_environment(&hub.parse().unwrap(), variable)
+        .unwrap()
+        .map(|proxy| proxy.to_string())
 }
 
 #[test]
@@ -13,8 +20,14 @@ fn the_environment_names_the_proxy() {
     assert_eq!(chosen(hub, &[]), None);
     assert_eq!(chosen(hub, &[("HTTPS_PROXY", "")]), None);
     assert_eq!(chosen(hub, &[("https_proxy", PROXY)]).unwrap(), PROXY);
-    assert_eq!(chosen(hub, &[("HTTPS_PROXY", "a:1"), ("https_proxy", PROXY)]).unwrap(), "http://a:1");
-    assert_eq!(chosen(hub, &[("HTTPS_PROXY", "https://[fd00::1]:8443/")]).unwrap(), "https://[fd00::1]:8443");
+    assert_eq!(
+        chosen(hub, &[("HTTPS_PROXY", "a:1"), ("https_proxy", PROXY)]).unwrap(),
+        "http://a:1"
+    );
+    assert_eq!(
+        chosen(hub, &[("HTTPS_PROXY", "https://[fd00::1]:8443/")]).unwrap(),
+        "https://[fd00::1]:8443"
+    );
     assert_eq!(chosen(hub, &[("HTTP_PROXY", PROXY)]), None, "the hub is https");
     for itself in ["https://localhost:1", "https://127.0.0.1:1", "https://[::1]:1"] {
         assert_eq!(chosen(itself, &[("HTTPS_PROXY", PROXY)]), None, "{itself}");
@@ -50,7 +63,12 @@ fn credentials_are_sent_and_never_shown() {
     assert_eq!(proxy.authorization.as_ref().unwrap(), "Basic YWw6Y2FuL2FyeQ==");
     let forbidden = ProxyError::Forbidden(proxy.clone(), "hub:443".into());
     let wrong = ProxyError::CredentialsWrong(proxy.clone());
-    for text in [proxy.to_string(), format!("{proxy:?}"), format!("{forbidden} {forbidden:?}"), wrong.to_string()] {
+    for text in [
+        proxy.to_string(),
+        format!("{proxy:?}"),
+        format!("{forbidden} {forbidden:?}"),
+        wrong.to_string(),
+    ] {
         assert!(text.contains("proxy.example:3128") && !text.contains("can"), "{text}");
     }
 }

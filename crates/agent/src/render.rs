@@ -67,22 +67,39 @@ impl Renderers {
         // Left behind by plugins of a killed agent.
         let _ = std::fs::remove_dir_all(&work);
         for path in [&work, &cache] {
-            make_private(path).map_err(|source| RendererError::Folder { path: path.clone(), source })?;
+            make_private(path).map_err(|source| RendererError::Folder {
+                path: path.clone(),
+                source,
+            })?;
         }
 
         let plugins = match &options.plugins {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
-                let text = text.map_err(|source| RendererError::Read { path: path.clone(), source })?;
-                Plugins::parse(&text).map_err(|source| RendererError::Plugins { path: path.clone(), source })?
+                let text = text.map_err(|source| RendererError::Read {
+                    path: path.clone(),
+                    source,
+                })?;
+                Plugins::parse(&text).map_err(|source| RendererError::Plugins {
+                    path: path.clone(),
+                    source,
+                })?
             }
             None => Plugins::default(),
         };
 
         let limits = Limits::default().within(container_memory(), CHILDREN as u64, OWN_MEMORY);
-        let command = options.renderer.as_deref().map(words).or_else(|| beside().map(|path| vec![path]));
-        let program =
-            |command| Program { limits, children: CHILDREN, work: Some(work.clone()), ..Program::new(command) };
+        let command = options
+            .renderer
+            .as_deref()
+            .map(words)
+            .or_else(|| beside().map(|path| vec![path]));
+        let program = |command| Program {
+            limits,
+            children: CHILDREN,
+            work: Some(work.clone()),
+            ..Program::new(command)
+        };
         Ok(Self {
             engine: Engine {
                 helper: command.map(|command| Helper::new(program(command))),
@@ -137,10 +154,20 @@ impl Renderers {
         }
 
         let away = (!unknown.is_empty() && may_ask_versions(archive)).then(|| explain_away(&unknown));
-        let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error)))).chain(away);
+        let errors = output
+            .errors
+            .iter()
+            .map(|error| shorten(&handed.veil.conceal(&chain(error))))
+            .chain(away);
         let objects = output.objects.into_iter();
-        let objects = objects.map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value });
-        Render { objects: objects.collect(), errors: errors.collect() }
+        let objects = objects.map(|m| RenderedObject {
+            origin: m.origin.to_string(),
+            manifest: m.value,
+        });
+        Render {
+            objects: objects.collect(),
+            errors: errors.collect(),
+        }
     }
 
     /// Cluster capabilities for the render. Raw manifests need none.
@@ -152,7 +179,10 @@ impl Renderers {
         kubernetes: &Kubernetes,
     ) -> Result<Found, ApiError> {
         if is_raw(archive, folder, deployment) {
-            return Ok(Found { capabilities: Capabilities::default(), unknown: Vec::new() });
+            return Ok(Found {
+                capabilities: Capabilities::default(),
+                unknown: Vec::new(),
+            });
         }
         if let Some((since, known)) = &*lock(&self.known)
             && since.elapsed() < KNOWN_FOR
@@ -192,7 +222,10 @@ pub fn is_always_the_same(archive: &Archive, deployment: &Deployment) -> bool {
 fn is_raw(archive: &Archive, folder: &RelPath, deployment: &Deployment) -> bool {
     use farwater_api::renderer::RendererType::{Auto, Raw};
     let is_detected = |path: &str| {
-        let real = folder.join_clean(path).ok().and_then(|folder| archive.folder(&folder).ok());
+        let real = folder
+            .join_clean(path)
+            .ok()
+            .and_then(|folder| archive.folder(&folder).ok());
         real.is_some_and(|real| detect(archive, &real) == Raw)
     };
     let is_raw = match deployment.renderers.is_empty() {
@@ -202,11 +235,17 @@ fn is_raw(archive: &Archive, folder: &RelPath, deployment: &Deployment) -> bool 
             .iter()
             .all(|renderer| renderer.kind == Raw || (renderer.kind == Auto && is_detected(&renderer.path))),
     };
-    is_raw && !archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX))
+    is_raw
+        && !archive
+            .files()
+            .any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX))
 }
 
 fn nothing(error: &str) -> Render {
-    Render { objects: Vec::new(), errors: vec![shorten(error)] }
+    Render {
+        objects: Vec::new(),
+        errors: vec![shorten(error)],
+    }
 }
 
 fn words(command: &str) -> Vec<String> {

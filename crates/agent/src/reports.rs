@@ -190,7 +190,10 @@ impl Reports {
             state.superseded.clear();
             state.take_changed()
         } else {
-            std::mem::take(&mut state.superseded).into_iter().map(|(uid, report)| (uid, Some(report))).collect()
+            std::mem::take(&mut state.superseded)
+                .into_iter()
+                .map(|(uid, report)| (uid, Some(report)))
+                .collect()
         };
 
         state.everything = false;
@@ -224,7 +227,11 @@ impl Reports {
         for uid in report.services.keys() {
             let refusals = state.refusals.entry(uid.clone()).or_default();
             helped |= *refusals < ALONE || (!together && *refusals < WITHOUT_OBJECTS);
-            *refusals = if together { (*refusals).max(ALONE) } else { (*refusals + 1).max(WITHOUT_OBJECTS) };
+            *refusals = if together {
+                (*refusals).max(ALONE)
+            } else {
+                (*refusals + 1).max(WITHOUT_OBJECTS)
+            };
             if !together && *refusals == WITHOUT_OBJECTS {
                 tracing::warn!(
                     service = uid,
@@ -253,8 +260,12 @@ impl State {
     fn take_changed(&mut self) -> BTreeMap<String, Option<ServiceReport>> {
         let mut services = BTreeMap::new();
         let mut bytes = 0;
-        let trusted: Vec<String> =
-            self.changed.iter().filter(|uid| !self.refusals.contains_key(*uid)).cloned().collect();
+        let trusted: Vec<String> = self
+            .changed
+            .iter()
+            .filter(|uid| !self.refusals.contains_key(*uid))
+            .cloned()
+            .collect();
         for uid in trusted {
             let report = self.current.get(&uid).cloned();
             let size = report.as_ref().map_or(0, fit::json_bytes) + uid.len() + 8;
@@ -270,7 +281,11 @@ impl State {
         {
             self.changed.remove(&uid);
             let mut report = self.current.get(&uid).cloned();
-            if self.refusals.get(&uid).is_some_and(|refusals| *refusals >= WITHOUT_OBJECTS) {
+            if self
+                .refusals
+                .get(&uid)
+                .is_some_and(|refusals| *refusals >= WITHOUT_OBJECTS)
+            {
                 report = report.map(fit::without_objects);
             }
             services.insert(uid, report);
@@ -319,7 +334,9 @@ mod tests {
     fn deliver(reports: &Reports) -> Vec<(String, Option<ServiceReport>)> {
         let mut got = Vec::new();
         for _ in 0..20 {
-            let Some(request) = reports.next_report(1, 0, "v1.36.3") else { return got };
+            let Some(request) = reports.next_report(1, 0, "v1.36.3") else {
+                return got;
+            };
             let objects = request.services.values().flatten().flat_map(|service| &service.objects);
             if objects.into_iter().any(|object| object.message == "poison") {
                 assert!(reports.isolate(&request, "400"));
@@ -342,7 +359,10 @@ mod tests {
         assert_eq!(got["a"], Some(report("fine")));
         assert_eq!(got["c"], Some(report("fine")));
         let cut = got["b"].as_ref().unwrap();
-        assert_eq!((cut.entry, cut.outcome, cut.objects.len()), (report("poison").entry, Outcome::Applied, 0));
+        assert_eq!(
+            (cut.entry, cut.outcome, cut.objects.len()),
+            (report("poison").entry, Outcome::Applied, 0)
+        );
         assert!(cut.message.contains("refused"), "{}", cut.message);
 
         // The others are sent together again, and an accepted report is sent whole.
@@ -384,8 +404,15 @@ mod tests {
             }
         }
         let got = deliver(&reports);
-        assert_eq!(got.len(), 2 * uids.len(), "how the last attempt ended, and what is: {got:?}");
-        assert_eq!(got[uids.len()..], uids.map(|uid| (uid.to_owned(), Some(report("1000")))));
+        assert_eq!(
+            got.len(),
+            2 * uids.len(),
+            "how the last attempt ended, and what is: {got:?}"
+        );
+        assert_eq!(
+            got[uids.len()..],
+            uids.map(|uid| (uid.to_owned(), Some(report("1000"))))
+        );
     }
 
     #[test]
@@ -395,8 +422,15 @@ mod tests {
         let object = large.objects[0].clone();
         large.objects = (0..12_000)
             .map(|n| ObjectReport {
-                object: ObjectRef { name: format!("object-{n:05}"), ..object.object.clone() },
-                sync: if n % 2 == 1 { SyncState::Refused } else { SyncState::Synced },
+                object: ObjectRef {
+                    name: format!("object-{n:05}"),
+                    ..object.object.clone()
+                },
+                sync: if n % 2 == 1 {
+                    SyncState::Refused
+                } else {
+                    SyncState::Synced
+                },
                 message: "x".repeat(1024),
                 ..object.clone()
             })

@@ -168,9 +168,17 @@ impl Sealed {
         deployment: &Deployment,
         access: Access<'_>,
     ) -> Result<Option<T>, SealedError> {
-        let Access { shelf, caller, kubernetes, last, .. } = access;
+        let Access {
+            shelf,
+            caller,
+            kubernetes,
+            last,
+            ..
+        } = access;
         // A preview deletes nothing.
-        let last = last.filter(|_| shelf == Shelf::Kept).and_then(|last| part.named_by(last));
+        let last = last
+            .filter(|_| shelf == Shelf::Kept)
+            .and_then(|last| part.named_by(last));
         let mac = part.named_by(deployment);
         let open = |documents: &[Document]| {
             let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
@@ -196,14 +204,23 @@ impl Sealed {
         let Some(mac) = mac else { return Ok(None) };
         let (opened, is_former) = match (opened, shelf) {
             (Some(opened), _) => opened,
-            (None, Shelf::Kept) => return self.fetch(part, service, mac, (documents, last), access).await.map(Some),
+            (None, Shelf::Kept) => {
+                return self
+                    .fetch(part, service, mac, (documents, last), access)
+                    .await
+                    .map(Some);
+            }
             (None, Shelf::Passing) => return Ok(Some(get(part, service, mac, access).await?.1)),
             (None, Shelf::Nothing) => return Err(SealedError::NotKept(part)),
         };
         if is_former && shelf == Shelf::Kept {
             // Sealed to a former key: replaced as soon as the hub answers, and valid until then.
             if let Err(error) = self.fetch::<T>(part, service, mac, (documents, last), access).await {
-                tracing::debug!(error = chain(&error), service, "can't get {part} sealed to the new key yet");
+                tracing::debug!(
+                    error = chain(&error),
+                    service,
+                    "can't get {part} sealed to the new key yet"
+                );
             }
         }
         Ok(Some(opened))
@@ -223,7 +240,11 @@ impl Sealed {
         let bytes = self.store(part, service, &pick(documents, [last, Some(mac)]))?;
         if let Err(error) = save_copy(part, service, &bytes, access.kubernetes).await {
             // The stored copy stays, even if it is an older one.
-            tracing::warn!(error = chain(&error), service, "can't keep a service's sealed {part} in the cluster");
+            tracing::warn!(
+                error = chain(&error),
+                service,
+                "can't keep a service's sealed {part} in the cluster"
+            );
         }
         Ok(opened)
     }
@@ -276,7 +297,9 @@ impl Sealed {
     }
 
     fn load(&self, part: Part, service: &str) -> Vec<Document> {
-        std::fs::read(self.path(part, service)).map(|bytes| decode(&bytes)).unwrap_or_default()
+        std::fs::read(self.path(part, service))
+            .map(|bytes| decode(&bytes))
+            .unwrap_or_default()
     }
 
     /// Stores documents. Returns the written bytes.
@@ -295,7 +318,10 @@ impl Document {
     /// The content, and whether it is sealed to a former key. None: damaged, or sealed to a key that is gone; another
     /// copy may be better.
     fn open<T: DeserializeOwned>(&self, part: Part, service: &str, identity: &Identity) -> Option<(T, bool)> {
-        let opened = identity.keys.open(&self.sealed, &part.info(identity, service, self.mac)).ok()??;
+        let opened = identity
+            .keys
+            .open(&self.sealed, &part.info(identity, service, self.mac))
+            .ok()??;
         Some((serde_json::from_slice(&opened.plain).ok()?, opened.is_former))
     }
 }
@@ -314,12 +340,18 @@ fn pick(mut documents: Vec<Document>, named: [Option<Digest>; 2]) -> Vec<Documen
 /// The stored documents. Empty: they are damaged; another copy may be better.
 fn decode(bytes: &[u8]) -> Vec<Document> {
     let kept: Option<Kept> = serde_json::from_slice(bytes).ok();
-    kept.into_iter().flat_map(|kept| [Some(kept.first), kept.next]).flatten().collect()
+    kept.into_iter()
+        .flat_map(|kept| [Some(kept.first), kept.next])
+        .flatten()
+        .collect()
 }
 
 fn encode(part: Part, documents: &[Document]) -> Result<Vec<u8>, SealedError> {
     let mut documents = documents.iter().cloned();
-    let kept = documents.next().map(|first| Kept { first, next: documents.next() });
+    let kept = documents.next().map(|first| Kept {
+        first,
+        next: documents.next(),
+    });
     serde_json::to_vec(&kept).map_err(|error| SealedError::Content(part, error))
 }
 
@@ -351,7 +383,9 @@ async fn get<T: DeserializeOwned>(
     };
     let identity = caller.identity;
     let document = Document { mac, sealed };
-    let opened = identity.keys.open(&document.sealed, &part.info(identity, service, mac))?;
+    let opened = identity
+        .keys
+        .open(&document.sealed, &part.info(identity, service, mac))?;
     let opened = opened.ok_or(SealedError::NotOurs(part))?;
     let content = serde_json::from_slice(&opened.plain).map_err(|error| SealedError::Content(part, error))?;
     Ok((document, content))

@@ -57,7 +57,11 @@ impl Servers {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         match parts[..] {
             ["agent", "v1", "token"] => {
-                let answer = TokenAnswer { token: "access".into(), expires_in: 600, hub_time: 0 };
+                let answer = TokenAnswer {
+                    token: "access".into(),
+                    expires_in: 600,
+                    hub_time: 0,
+                };
                 (StatusCode::OK, json!(answer))
             }
             ["agent", "v1", kind, SERVICE, mac] => match self.given.iter().find(|text| mac_of(text).to_string() == mac)
@@ -80,15 +84,19 @@ impl Servers {
                 let value = json!({"type": "Opaque", "data": {"password": STANDARD.encode(text)}});
                 (SealedSecrets::info("i", "c", SERVICE, &mac), json!({"database": value}))
             }
-            "parameters" => {
-                (SealedSecrets::info_of_parameters("i", "c", SERVICE, &mac), json!({"values": {"said": text}}))
-            }
+            "parameters" => (
+                SealedSecrets::info_of_parameters("i", "c", SERVICE, &mac),
+                json!({"values": {"said": text}}),
+            ),
             _ => panic!("{kind}"),
         };
         let key = HpkePublicKey(STANDARD.decode(&self.sealing_key).unwrap());
         let sealed = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(&info, &[], plain.to_string().as_bytes(), &key);
         let (encapsulated, ciphertext) = sealed.unwrap();
-        SealedSecrets { encapsulated: STANDARD.encode(encapsulated.0), ciphertext: STANDARD.encode(ciphertext) }
+        SealedSecrets {
+            encapsulated: STANDARD.encode(encapsulated.0),
+            ciphertext: STANDARD.encode(ciphertext),
+        }
     }
 
     fn answer_secret(&mut self, method: &Method, name: Option<&str>, body: &[u8]) -> (StatusCode, Value) {
@@ -122,7 +130,9 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ser
             Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
         }
     });
-    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+    let _ = auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 /// An agent's documents with the two servers.
@@ -145,7 +155,10 @@ impl Ground {
         let (hub, cluster) = (of_hub.local_addr().unwrap(), of_cluster.local_addr().unwrap());
         let keys = Keys::generate().unwrap();
         let sealing_key = keys.sealing_public_key().unwrap();
-        let servers = Arc::new(Mutex::new(Servers { sealing_key, ..Servers::default() }));
+        let servers = Arc::new(Mutex::new(Servers {
+            sealing_key,
+            ..Servers::default()
+        }));
         let (of_both, at_cluster) = (Arc::clone(&servers), Arc::clone(&servers));
         tokio::spawn(async move {
             while let Ok((stream, _)) = of_hub.accept().await {
@@ -160,7 +173,11 @@ impl Ground {
         });
         let path = folder.path().join("ca.crt");
         fs::write(&path, authority.pem()).unwrap();
-        let hub = HubClient::new(&format!("https://{hub}"), Trust::named(Vec::new(), Some(&path)).unwrap()).unwrap();
+        let hub = HubClient::new(
+            &format!("https://{hub}"),
+            Trust::named(Vec::new(), Some(&path)).unwrap(),
+        )
+        .unwrap();
         let path = folder.path().join("kubeconfig");
         let kubeconfig = json!({
             "current-context": "a",
@@ -170,7 +187,11 @@ impl Ground {
         });
         fs::write(&path, kubeconfig.to_string()).unwrap();
         let answer = JoinAnswer {
-            cluster: ClusterIdentity { uid: "c".into(), namespace: "n".into(), name: "c".into() },
+            cluster: ClusterIdentity {
+                uid: "c".into(),
+                namespace: "n".into(),
+                name: "c".into(),
+            },
             installation: "i".into(),
             signing_keys: Vec::new(),
             authorities: Vec::new(),
@@ -211,14 +232,29 @@ impl Ground {
 
     /// Opens the document of `text` as an attempt does while `last` is remembered.
     async fn try_open(&self, text: &str, last: &str, shelf: Shelf) -> Result<String, SealedError> {
-        let caller = Caller { identity: &self.identity, kubernetes_version: "v1", presence: &self.presence };
+        let caller = Caller {
+            identity: &self.identity,
+            kubernetes_version: "v1",
+            presence: &self.presence,
+        };
         let (deployment, last) = (deployment(text), deployment(last));
         let (hub, kubernetes, last) = (&self.hub, &self.kubernetes, Some(&last));
-        let access = Access { shelf, hub, caller: &caller, kubernetes, last };
+        let access = Access {
+            shelf,
+            hub,
+            caller: &caller,
+            kubernetes,
+            last,
+        };
         let parameters = self.sealed.open_parameters(SERVICE, &deployment, access).await?;
-        let said = parameters.and_then(|read| Some(read.values["said"].as_str()?.to_owned())).unwrap_or_default();
+        let said = parameters
+            .and_then(|read| Some(read.values["said"].as_str()?.to_owned()))
+            .unwrap_or_default();
         let secrets = self.sealed.open(SERVICE, &deployment, access).await?;
-        let password = secrets.0.get("database").map(|secret| STANDARD.decode(&secret.data["password"]).unwrap());
+        let password = secrets
+            .0
+            .get("database")
+            .map(|secret| STANDARD.decode(&secret.data["password"]).unwrap());
         assert_eq!(password.unwrap_or_default(), said.as_bytes());
         Ok(said)
     }
@@ -230,7 +266,9 @@ impl Ground {
 
     async fn settle(&self, text: &str, last: &str) -> Result<(), SealedError> {
         let (deployment, last) = (deployment(text), deployment(last));
-        self.sealed.settle(SERVICE, [Some(&last), Some(&deployment)], &self.kubernetes).await
+        self.sealed
+            .settle(SERVICE, [Some(&last), Some(&deployment)], &self.kubernetes)
+            .await
     }
 
     /// Checks that exactly these documents are kept on the disk and in the cluster.
@@ -238,7 +276,11 @@ impl Ground {
     fn check(&self, here: &[&str], there: &[&str]) {
         let macs = |texts: &[&str]| texts.iter().map(|text| mac_of(text)).collect::<Vec<_>>();
         let kept = |bytes: Option<Vec<u8>>| -> Vec<Digest> {
-            bytes.iter().flat_map(|bytes| decode(bytes)).map(|document| document.mac).collect()
+            bytes
+                .iter()
+                .flat_map(|bytes| decode(bytes))
+                .map(|document| document.mac)
+                .collect()
         };
         for part in Part::ALL {
             let file = fs::read(self.sealed.path(part, SERVICE)).ok();
@@ -246,8 +288,11 @@ impl Ground {
             assert_eq!(kept(file), macs(here), "{part} here");
             let secret = lock(&self.servers).secrets.get(&part.secret_name(SERVICE)).cloned();
             assert_eq!(secret.is_some(), !there.is_empty(), "{part}");
-            let content =
-                secret.map(|secret| STANDARD.decode(secret["data"][SECRET_CONTENT].as_str().unwrap()).unwrap());
+            let content = secret.map(|secret| {
+                STANDARD
+                    .decode(secret["data"][SECRET_CONTENT].as_str().unwrap())
+                    .unwrap()
+            });
             assert_eq!(kept(content), macs(there), "{part} there");
         }
     }
@@ -368,7 +413,11 @@ async fn a_plan_gets_what_it_needs_and_changes_nothing_that_is_kept() {
     ground.give(&["one", "two", "three"]);
     ground.open("one", "").await;
     ground.open("two", "one").await;
-    for (text, shelf) in [("three", Shelf::Passing), ("two", Shelf::Passing), ("one", Shelf::Nothing)] {
+    for (text, shelf) in [
+        ("three", Shelf::Passing),
+        ("two", Shelf::Passing),
+        ("one", Shelf::Nothing),
+    ] {
         assert_eq!(ground.try_open(text, "one", shelf).await.unwrap(), text);
     }
     let error = ground.try_open("three", "one", Shelf::Nothing).await.unwrap_err();

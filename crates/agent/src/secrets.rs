@@ -38,7 +38,10 @@ fn resource() -> Resource {
 
 /// Reads a Secret. None: it does not exist.
 pub async fn load(kubernetes: &Kubernetes, name: &str) -> Result<Option<Vec<u8>>, ApiError> {
-    match kubernetes.get(None, &resource().path(AGENT_NAMESPACE, name), false).await {
+    match kubernetes
+        .get(None, &resource().path(AGENT_NAMESPACE, name), false)
+        .await
+    {
         Ok(secret) => content(&secret).map(Some),
         Err(e) if e.is_not_found() => Ok(None),
         Err(e) => Err(e),
@@ -53,11 +56,17 @@ pub async fn load_all(
     let mut found = BTreeMap::new();
     let selector = format!("{PURPOSE_LABEL}={purpose}");
     kubernetes
-        .list(None, &resource().collection(AGENT_NAMESPACE), &selector, false, |secret| {
-            if let Some(name) = secret["metadata"]["name"].as_str() {
-                found.insert(name.to_owned(), content(&secret));
-            }
-        })
+        .list(
+            None,
+            &resource().collection(AGENT_NAMESPACE),
+            &selector,
+            false,
+            |secret| {
+                if let Some(name) = secret["metadata"]["name"].as_str() {
+                    found.insert(name.to_owned(), content(&secret));
+                }
+            },
+        )
         .await?;
     Ok(found)
 }
@@ -67,9 +76,15 @@ pub async fn names(kubernetes: &Kubernetes, purpose: &str) -> Result<Vec<String>
     let mut found = Vec::new();
     let selector = format!("{PURPOSE_LABEL}={purpose}");
     kubernetes
-        .list(None, &resource().collection(AGENT_NAMESPACE), &selector, true, |secret| {
-            found.extend(secret["metadata"]["name"].as_str().map(str::to_owned));
-        })
+        .list(
+            None,
+            &resource().collection(AGENT_NAMESPACE),
+            &selector,
+            true,
+            |secret| {
+                found.extend(secret["metadata"]["name"].as_str().map(str::to_owned));
+            },
+        )
         .await?;
     Ok(found)
 }
@@ -97,7 +112,10 @@ pub async fn save(
         "type": "farwater.dev/agent",
         "data": {SECRET_CONTENT: STANDARD.encode(bytes)},
     });
-    let (path, collection) = (resource().path(AGENT_NAMESPACE, name), resource().collection(AGENT_NAMESPACE));
+    let (path, collection) = (
+        resource().path(AGENT_NAMESPACE, name),
+        resource().collection(AGENT_NAMESPACE),
+    );
     let mut tries = 1;
     loop {
         let saved = match held {
@@ -116,7 +134,10 @@ pub async fn save(
 
 pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError> {
     let path = resource().path(AGENT_NAMESPACE, name);
-    kubernetes.delete(None, &path, None, Propagation::Background).await.map(drop)
+    kubernetes
+        .delete(None, &path, None, Propagation::Background)
+        .await
+        .map(drop)
 }
 
 fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
@@ -124,7 +145,9 @@ fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
         let name = secret["metadata"]["name"].as_str().unwrap_or("?");
         ApiError::Unusable(format!("Secret {AGENT_NAMESPACE}/{name} is damaged"))
     };
-    STANDARD.decode(secret["data"][SECRET_CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
+    STANDARD
+        .decode(secret["data"][SECRET_CONTENT].as_str().ok_or_else(damaged)?)
+        .map_err(|_| damaged())
 }
 
 /// Creates what the agent needs, if missing: its namespace, and the account for the administrators' services.

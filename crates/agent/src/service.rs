@@ -96,17 +96,26 @@ struct Note {
 
 impl Note {
     fn held(reason: &str) -> Self {
-        Self { text: shorten(&format!("held: {reason}")), outcome: Outcome::Applied }
+        Self {
+            text: shorten(&format!("held: {reason}")),
+            outcome: Outcome::Applied,
+        }
     }
 
     /// The request failed; something else was done instead.
     fn failed(reason: &str) -> Self {
-        Self { outcome: Outcome::Failed, ..Self::held(reason) }
+        Self {
+            outcome: Outcome::Failed,
+            ..Self::held(reason)
+        }
     }
 
     /// Nothing of the request has begun.
     fn waiting(reason: &str) -> Self {
-        Self { outcome: Outcome::Superseded, ..Self::held(reason) }
+        Self {
+            outcome: Outcome::Superseded,
+            ..Self::held(reason)
+        }
     }
 
     fn outcome(&self) -> Outcome {
@@ -254,7 +263,10 @@ impl ServiceTask {
     async fn attempt(&mut self, assignment: &Assignment) -> Ended {
         let closed = self.closed(assignment);
         self.window_at = None;
-        let known = self.attempted.as_ref().filter(|(digest, ..)| *digest == assignment.digest);
+        let known = self
+            .attempted
+            .as_ref()
+            .filter(|(digest, ..)| *digest == assignment.digest);
         let has_waited = known.is_some_and(|(_, outcome, _)| *outcome == Outcome::Superseded);
         let first = known.is_none() || (has_waited && closed.is_none());
 
@@ -263,7 +275,11 @@ impl ServiceTask {
             self.begin_rollout(assignment);
             self.arrived = false;
             self.causes = causes::Causes::new(self.agent.health_limits);
-            let outcome = if closed.is_some() { Outcome::Superseded } else { Outcome::Applying };
+            let outcome = if closed.is_some() {
+                Outcome::Superseded
+            } else {
+                Outcome::Applying
+            };
             let message = closed.as_ref().map(|closed| Note::waiting(&closed.to_string()).text);
             self.set_outcome(assignment.digest, outcome, message.unwrap_or_default());
         }
@@ -336,10 +352,14 @@ impl ServiceTask {
                 let note = Note::failed(&unreadable.explain(crate::VERSION));
                 self.hold(assignment.digest, note).await
             }
-            Action::Remove { policy: DeletionPolicy::Orphan, .. } => self.orphan(assignment.digest).await,
-            Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
-                self.remove(assignment.digest, *approved_prune).await
-            }
+            Action::Remove {
+                policy: DeletionPolicy::Orphan,
+                ..
+            } => self.orphan(assignment.digest).await,
+            Action::Remove {
+                policy: DeletionPolicy::Delete,
+                approved_prune,
+            } => self.remove(assignment.digest, *approved_prune).await,
         }
     }
 
@@ -378,7 +398,10 @@ impl ServiceTask {
 
     /// The account of the last deployment, by which the existing objects are managed.
     fn account(&self) -> Option<ServiceAccount> {
-        self.stored.deployment.as_ref().map(|d| d.ceiling.service_account.clone())
+        self.stored
+            .deployment
+            .as_ref()
+            .map(|d| d.ceiling.service_account.clone())
     }
 
     fn set_outcome(&mut self, digest: Digest, outcome: Outcome, message: String) {
@@ -389,7 +412,9 @@ impl ServiceTask {
     /// Reports the present state; the reporter drops what it has already sent.
     fn send_report(&self) {
         if let Some((digest, outcome, message)) = &self.attempted {
-            self.agent.reports.set(self.uid(), self.report(*digest, *outcome, message));
+            self.agent
+                .reports
+                .set(self.uid(), self.report(*digest, *outcome, message));
         }
     }
 
@@ -409,15 +434,22 @@ impl ServiceTask {
         let unlisted = self.assignments.borrow().unlisted;
         let mut message = self.veil.conceal(message);
         if unlisted {
-            message =
-                shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
+            message = shorten(&format!(
+                "kept: the hub does not list this service and has not asked to remove it. {message}"
+            ));
         }
         let objects = self.statuses.iter().map(|(key, status)| {
-            let claim =
-                claims.get(key).map(|contender| format!("also stated by service {contender}, which is refused"));
+            let claim = claims
+                .get(key)
+                .map(|contender| format!("also stated by service {contender}, which is refused"));
             let told = self.explain_health(key, status);
             let remark = self.remarks.get(key).map(String::as_str).unwrap_or_default();
-            let parts = [told.as_str(), status.note.as_str(), remark, claim.as_deref().unwrap_or_default()];
+            let parts = [
+                told.as_str(),
+                status.note.as_str(),
+                remark,
+                claim.as_deref().unwrap_or_default(),
+            ];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             ObjectReport {
                 object: status.object.clone(),
@@ -429,13 +461,28 @@ impl ServiceTask {
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
         let hooks = conceal(self.report_hooks(), &self.veil);
-        fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
+        fit(ServiceReport {
+            entry,
+            outcome,
+            message,
+            held_prune,
+            deletion,
+            hooks,
+            objects: objects.collect(),
+        })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
         // Conceal before cutting: half of a secret value must not show either.
         let message = shorten(&self.veil.conceal(&message.into()));
-        let status = Status { object: object.clone(), sync, health, message, note: String::new(), waits_for: None };
+        let status = Status {
+            object: object.clone(),
+            sync,
+            health,
+            message,
+            note: String::new(),
+            waits_for: None,
+        };
         self.statuses.insert(ObjectKey::from(object), status);
     }
 
@@ -458,7 +505,11 @@ impl ServiceTask {
     fn set_claims(&self, claims: BTreeMap<String, BTreeSet<ObjectKey>>) {
         let changed = self.agent.set_claims(self.uid(), &self.name(), claims);
         for owner in changed {
-            if let Some(mailbox) = self.agent.watches.mailbox(&farwater_fleet::ownership::service_label(&owner)) {
+            if let Some(mailbox) = self
+                .agent
+                .watches
+                .mailbox(&farwater_fleet::ownership::service_label(&owner))
+            {
                 if self.agent.leaving.offers_something(&owner) {
                     mailbox.retry();
                 }
@@ -497,7 +548,11 @@ impl Claims {
         by_owner.retain(|_, objects| !objects.is_empty());
         let after = Self::owners_of(&by_owner, uid);
         let owners: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        owners.into_iter().filter(|owner| before.get(*owner) != after.get(*owner)).cloned().collect()
+        owners
+            .into_iter()
+            .filter(|owner| before.get(*owner) != after.get(*owner))
+            .cloned()
+            .collect()
     }
 
     fn owners_of(by_owner: &ClaimsByOwner, uid: &str) -> BTreeMap<String, BTreeSet<ObjectKey>> {
@@ -514,6 +569,8 @@ impl Claims {
     pub fn on(&self, owner: &str) -> BTreeMap<ObjectKey, String> {
         let by_owner = lock(&self.by_owner);
         let objects = by_owner.get(owner).into_iter().flatten();
-        objects.filter_map(|(key, contenders)| Some((key.clone(), contenders.values().next()?.clone()))).collect()
+        objects
+            .filter_map(|(key, contenders)| Some((key.clone(), contenders.values().next()?.clone())))
+            .collect()
     }
 }

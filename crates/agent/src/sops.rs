@@ -45,8 +45,13 @@ pub struct Opened {
 
 /// Decrypts the files for this cluster.
 pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> {
-    let mut opened =
-        Opened { archive, is_decrypted: false, veil: Veil::default(), errors: Vec::new(), closed: BTreeMap::new() };
+    let mut opened = Opened {
+        archive,
+        is_decrypted: false,
+        veil: Veil::default(),
+        errors: Vec::new(),
+        closed: BTreeMap::new(),
+    };
     let (mut contents, mut keys) = (BTreeMap::new(), None);
     for (path, bytes) in opened.archive.files() {
         if !suspects(path.file_name(), bytes) {
@@ -100,9 +105,17 @@ impl Opened {
     }
 
     fn explain(&self, object: &RenderedObject, place: &str) -> String {
-        let is_of =
-            |path: &RelPath| object.origin.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with(':'));
-        let of_file = self.closed.iter().find(|(path, _)| is_of(path)).map(|(_, reason)| reason);
+        let is_of = |path: &RelPath| {
+            object
+                .origin
+                .strip_prefix(path.as_str())
+                .is_some_and(|rest| rest.starts_with(':'))
+        };
+        let of_file = self
+            .closed
+            .iter()
+            .find(|(path, _)| is_of(path))
+            .map(|(_, reason)| reason);
         if let Some(reason) = of_file {
             return reason.clone();
         }
@@ -127,10 +140,13 @@ fn is_kept(manifest: &Value) -> bool {
 fn find_encrypted(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => (holds_encrypted(text) || text.starts_with(ENCRYPTED_BASE64)).then(String::new),
-        Value::Array(items) => {
-            items.iter().enumerate().find_map(|(n, item)| Some(format!("[{n}]{}", find_encrypted(item)?)))
-        }
-        Value::Object(map) => map.iter().find_map(|(key, value)| Some(format!(".{key}{}", find_encrypted(value)?))),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(n, item)| Some(format!("[{n}]{}", find_encrypted(item)?))),
+        Value::Object(map) => map
+            .iter()
+            .find_map(|(key, value)| Some(format!(".{key}{}", find_encrypted(value)?))),
         _ => None,
     }
 }
@@ -145,10 +161,14 @@ fn holds_encrypted(text: &str) -> bool {
 fn find_in_data(manifest: &Value) -> Option<String> {
     let data = manifest["data"].as_object().filter(|_| manifest["kind"] == "Secret")?;
     let is_encrypted = |value: &Value| {
-        let bytes = value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        let bytes = value
+            .as_str()
+            .and_then(|text| STANDARD.decode(text).ok())
+            .unwrap_or_default();
         holds_encrypted(&String::from_utf8_lossy(&bytes))
     };
-    data.iter().find_map(|(key, value)| is_encrypted(value).then(|| format!(".data.{key}")))
+    data.iter()
+        .find_map(|(key, value)| is_encrypted(value).then(|| format!(".data.{key}")))
 }
 
 #[cfg(test)]

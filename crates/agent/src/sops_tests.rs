@@ -10,7 +10,11 @@ use crate::identity::Keys;
 
 fn identity() -> Identity {
     let answer = JoinAnswer {
-        cluster: ClusterIdentity { uid: "c".into(), namespace: "n".into(), name: "c".into() },
+        cluster: ClusterIdentity {
+            uid: "c".into(),
+            namespace: "n".into(),
+            name: "c".into(),
+        },
         installation: "i".into(),
         signing_keys: Vec::new(),
         authorities: Vec::new(),
@@ -31,7 +35,9 @@ fn encrypt(name: &str, plain: &str, recipient: &str, arguments: &[&str]) -> Stri
     let file = folder.path().join(Path::new(name).file_name().unwrap());
     fs::write(&file, plain).unwrap();
     let mut command = bare_command(Tools::find_sops().unwrap().sops());
-    command.env("HOME", folder.path()).args(["--disable-version-check", "encrypt", "--age", recipient]);
+    command
+        .env("HOME", folder.path())
+        .args(["--disable-version-check", "encrypt", "--age", recipient]);
     let output = command.args(arguments).arg(&file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -50,11 +56,21 @@ fn read(archive: Archive, identity: &Identity) -> (Vec<Value>, Vec<String>, Veil
     let opened = open(archive, identity).unwrap();
     let manifests = farwater_bundle::manifests::read(&opened.archive, &RelPath::root(), "web");
     let objects = manifests.objects().iter();
-    let objects = objects.map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value.clone() });
+    let objects = objects.map(|m| RenderedObject {
+        origin: m.origin.to_string(),
+        manifest: m.value.clone(),
+    });
     let errors = manifests.errors().iter().map(ToString::to_string);
-    let mut render = Render { objects: objects.collect(), errors: errors.collect() };
+    let mut render = Render {
+        objects: objects.collect(),
+        errors: errors.collect(),
+    };
     opened.check(&mut render);
-    (render.objects.into_iter().map(|object| object.manifest).collect(), render.errors, opened.veil)
+    (
+        render.objects.into_iter().map(|object| object.manifest).collect(),
+        render.errors,
+        opened.veil,
+    )
 }
 
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: db}\nstringData: {password: hunter2-of-db}\n";
@@ -105,24 +121,50 @@ fn what_does_not_open_is_named_and_never_applied() {
         &["db.yaml is encrypted with SOPS: its MAC is not that of its values"],
     );
     // A file for other keys is an error if its objects would be applied, and none if nothing reads it.
-    check(&[("db.yaml", &foreign), ("plain.yaml", PLAIN)], 1, &["and to no key of this cluster"]);
     check(
-        &[("values-other.env", &encrypt("a.env", "A=hunter2\n", &recipient(&other), &[])), ("plain.yaml", PLAIN)],
+        &[("db.yaml", &foreign), ("plain.yaml", PLAIN)],
+        1,
+        &["and to no key of this cluster"],
+    );
+    check(
+        &[
+            (
+                "values-other.env",
+                &encrypt("a.env", "A=hunter2\n", &recipient(&other), &[]),
+            ),
+            ("plain.yaml", PLAIN),
+        ],
         1,
         &[],
     );
     // A file whose metadata was removed.
     let bare = good.split("sops:").next().unwrap();
-    check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);
+    check(
+        &[("db.yaml", bare)],
+        0,
+        &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"],
+    );
     // Encrypted values in the output of a template and of a generator.
     let url = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {url: 'db://ENC[AES256_GCM,data:x,iv:y,tag:z,type:str]@db'}\n";
-    check(&[("a.yaml", url)], 0, &["a.yaml:1 (document 1): .data.url is still encrypted by SOPS"]);
+    check(
+        &[("a.yaml", url)],
+        0,
+        &["a.yaml:1 (document 1): .data.url is still encrypted by SOPS"],
+    );
     let told = url.replace(",iv:y,tag:z,type:str", ",…");
     check(&[("a.yaml", &told)], 1, &[]);
     let encoded = STANDARD.encode(&foreign);
     let whole = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: a}}\ndata: {{file: {encoded}}}\n");
-    check(&[("a.yaml", &whole)], 0, &["a.yaml:1 (document 1): .data.file is still encrypted by SOPS"]);
+    check(
+        &[("a.yaml", &whole)],
+        0,
+        &["a.yaml:1 (document 1): .data.file is still encrypted by SOPS"],
+    );
     // A file that another program in the cluster decrypts.
     let kept = SECRET.replace("{name: db}", "{name: db, annotations: {farwater.dev/sops: Keep}}");
-    check(&[("db.yaml", &encrypt("db.yaml", &kept, &recipient(&other), &ARGUMENTS))], 1, &[]);
+    check(
+        &[("db.yaml", &encrypt("db.yaml", &kept, &recipient(&other), &ARGUMENTS))],
+        1,
+        &[],
+    );
 }

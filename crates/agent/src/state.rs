@@ -26,9 +26,17 @@ const STATE_SECRET: &str = "farwater-agent-state";
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("{what} {}", path.display())]
-    File { what: &'static str, path: PathBuf, source: io::Error },
+    File {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("{what} Secret {name}")]
-    Cluster { what: &'static str, name: &'static str, source: Box<ApiError> },
+    Cluster {
+        what: &'static str,
+        name: &'static str,
+        source: Box<ApiError>,
+    },
     #[error("read {place}: its content is damaged")]
     Damaged { place: String, source: serde_json::Error },
     #[error("start: another agent uses the state directory {}", dir.display())]
@@ -53,12 +61,27 @@ impl StateStore<'_> {
         make_private_folder(&self.dir.join("bundles"))?;
         make_private_folder(&self.dir.join("sealed"))?;
         let path = self.dir.join(LOCK_FILE);
-        let error = |source| StateError::File { what: "open", path: path.clone(), source };
-        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(error)?;
+        let error = |source| StateError::File {
+            what: "open",
+            path: path.clone(),
+            source,
+        };
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(error)?;
         match file.try_lock() {
             Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(StateError::InUse { dir: self.dir.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(StateError::File { what: "lock", path, source }),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse {
+                dir: self.dir.to_owned(),
+            }),
+            Err(TryLockError::Error(source)) => Err(StateError::File {
+                what: "lock",
+                path,
+                source,
+            }),
         }
     }
 
@@ -67,17 +90,26 @@ impl StateStore<'_> {
         let path = self.dir.join(IDENTITY_FILE);
         let bytes = match read_file(&path)? {
             Some(bytes) => Some((path.display().to_string(), bytes)),
-            None => self.load_secret(IDENTITY_SECRET).await?.map(|bytes| (format!("Secret {IDENTITY_SECRET}"), bytes)),
+            None => self
+                .load_secret(IDENTITY_SECRET)
+                .await?
+                .map(|bytes| (format!("Secret {IDENTITY_SECRET}"), bytes)),
         };
         let Some((place, bytes)) = bytes else { return Ok(None) };
-        serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| StateError::Damaged { place, source })
     }
 
     /// The identity of the agent that last joined in this cluster, whatever the state directory says.
     pub async fn load_cluster_identity(&self) -> Result<Option<Identity>, StateError> {
-        let Some(bytes) = self.load_secret(IDENTITY_SECRET).await? else { return Ok(None) };
+        let Some(bytes) = self.load_secret(IDENTITY_SECRET).await? else {
+            return Ok(None);
+        };
         let place = format!("Secret {IDENTITY_SECRET}");
-        serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| StateError::Damaged { place, source })
     }
 
     /// Writes the identity to both places. One of them is enough to continue after a restart, so a full disk or a
@@ -159,19 +191,32 @@ impl StateStore<'_> {
     async fn save_desired_secret(&self, bytes: &[u8]) -> Result<(), StateError> {
         let compressed = secrets::compress(bytes).map_err(StateError::Compress)?;
         if compressed.len() > secrets::MAX_BYTES {
-            return Err(StateError::TooLarge { name: STATE_SECRET, bytes: compressed.len() });
+            return Err(StateError::TooLarge {
+                name: STATE_SECRET,
+                bytes: compressed.len(),
+            });
         }
         self.save_secret("state", STATE_SECRET, &compressed).await
     }
 
     async fn load_secret(&self, name: &'static str) -> Result<Option<Vec<u8>>, StateError> {
-        let error = |source| StateError::Cluster { what: "read", name, source: Box::new(source) };
+        let error = |source| StateError::Cluster {
+            what: "read",
+            name,
+            source: Box::new(source),
+        };
         secrets::load(self.kubernetes, name).await.map_err(error)
     }
 
     async fn save_secret(&self, purpose: &str, name: &'static str, bytes: &[u8]) -> Result<(), StateError> {
-        let error = |source| StateError::Cluster { what: "write", name, source: Box::new(source) };
-        secrets::save(self.kubernetes, purpose, name, bytes, Held::Already).await.map_err(error)
+        let error = |source| StateError::Cluster {
+            what: "write",
+            name,
+            source: Box::new(source),
+        };
+        secrets::save(self.kubernetes, purpose, name, bytes, Held::Already)
+            .await
+            .map_err(error)
     }
 }
 
@@ -180,11 +225,17 @@ fn one_of(what: &str, folder: Result<(), StateError>, cluster: Result<(), StateE
     match (folder, cluster) {
         (Ok(()), Ok(())) => Ok(()),
         (Err(error), Ok(())) | (Ok(()), Err(error)) => {
-            tracing::warn!(error = crate::hub::chain(&error), "the {what} is stored in one place only");
+            tracing::warn!(
+                error = crate::hub::chain(&error),
+                "the {what} is stored in one place only"
+            );
             Ok(())
         }
         (Err(folder), Err(cluster)) => {
-            tracing::warn!(error = crate::hub::chain(&cluster), "can't store the {what} in the cluster");
+            tracing::warn!(
+                error = crate::hub::chain(&cluster),
+                "can't store the {what} in the cluster"
+            );
             Err(folder)
         }
     }
@@ -192,9 +243,22 @@ fn one_of(what: &str, folder: Result<(), StateError>, cluster: Result<(), StateE
 
 /// Creates a folder with mode 0700, or removes the rights of group and others from an existing one.
 fn make_private_folder(path: &Path) -> Result<(), StateError> {
-    let error = |what| move |source| StateError::File { what, path: path.to_owned(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error("make folder"))?;
-    let mode = fs::metadata(path).map_err(error("read the mode of"))?.permissions().mode();
+    let error = |what| {
+        move |source| StateError::File {
+            what,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(error("make folder"))?;
+    let mode = fs::metadata(path)
+        .map_err(error("read the mode of"))?
+        .permissions()
+        .mode();
     if mode & 0o077 == 0 {
         return Ok(());
     }
@@ -209,10 +273,18 @@ fn read_file(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(StateError::File { what: "read", path: path.to_owned(), source }),
+        Err(source) => Err(StateError::File {
+            what: "read",
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
-    write_private(path, bytes).map_err(|source| StateError::File { what: "write", path: path.to_owned(), source })
+    write_private(path, bytes).map_err(|source| StateError::File {
+        what: "write",
+        path: path.to_owned(),
+        source,
+    })
 }

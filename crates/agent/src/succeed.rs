@@ -41,10 +41,17 @@ pub async fn follow_hub(agent: &Agent, store: &StateStore<'_>, accepted: Option<
         }
         // Store it first: states signed with the new key are stored from here on, and a restart must know that key.
         store.save_identity(&next).await?;
-        let (position, key) = (next.position.sequence, next.signing_keys.first().map(|key| key.id.clone()));
+        let (position, key) = (
+            next.position.sequence,
+            next.signing_keys.first().map(|key| key.id.clone()),
+        );
         agent.hub.pins().set(next.pins());
         agent.set_identity(next);
-        tracing::info!(succession = position, signing_key = key, "followed the hub to its new keys");
+        tracing::info!(
+            succession = position,
+            signing_key = key,
+            "followed the hub to its new keys"
+        );
     }
     // The next token is requested with the new position.
     agent.hub.forget_token();
@@ -60,10 +67,18 @@ pub async fn renew_keys(agent: &Agent, store: &StateStore<'_>) -> Result<(), Suc
         store.save_identity_twice(&identity).await?;
         agent.set_identity(identity.clone());
     }
-    let Some(handover) = identity.handover()? else { return Ok(()) };
-    let request = KeysRequest { cluster_uid: identity.cluster.uid.clone(), handovers: vec![handover] };
+    let Some(handover) = identity.handover()? else {
+        return Ok(());
+    };
+    let request = KeysRequest {
+        cluster_uid: identity.cluster.uid.clone(),
+        handovers: vec![handover],
+    };
     agent.hub.hand_over(&request).await?;
-    let process = Process { kubernetes_version: &agent.kubernetes_version, presence: &agent.presence };
+    let process = Process {
+        kubernetes_version: &agent.kubernetes_version,
+        presence: &agent.presence,
+    };
     match try_next(&agent.hub, &identity, &process).await? {
         Some(promoted) => {
             save_promoted(store, &promoted).await;
@@ -103,7 +118,10 @@ pub async fn find_keys(
     if identity.handovers.is_empty() {
         return Ok(None);
     }
-    let request = KeysRequest { cluster_uid: identity.cluster.uid.clone(), handovers: identity.handovers.clone() };
+    let request = KeysRequest {
+        cluster_uid: identity.cluster.uid.clone(),
+        handovers: identity.handovers.clone(),
+    };
     match hub.hand_over(&request).await {
         Ok(()) => Ok(Some(identity.clone())),
         Err(error) if error.is_reason(REASON_IDENTITY_UNKNOWN) => Ok(None),
@@ -118,9 +136,18 @@ async fn try_next(
     identity: &Identity,
     process: &Process<'_>,
 ) -> Result<Option<Identity>, SuccessionError> {
-    let Some(next) = &identity.next_keys else { return Ok(None) };
-    let Process { kubernetes_version, presence } = *process;
-    let caller = Caller { identity, kubernetes_version, presence };
+    let Some(next) = &identity.next_keys else {
+        return Ok(None);
+    };
+    let Process {
+        kubernetes_version,
+        presence,
+    } = *process;
+    let caller = Caller {
+        identity,
+        kubernetes_version,
+        presence,
+    };
     match hub.ask_token(&caller, next).await {
         Ok(_) => {}
         Err(error) if error.is_reason(REASON_KEYS_EARLY) => return Ok(None),
@@ -134,6 +161,9 @@ async fn try_next(
 /// them again.
 async fn save_promoted(store: &StateStore<'_>, identity: &Identity) {
     if let Err(error) = store.save_identity(identity).await {
-        tracing::warn!(error = crate::hub::chain(&error), "can't store that the new keys are in use");
+        tracing::warn!(
+            error = crate::hub::chain(&error),
+            "can't store that the new keys are in use"
+        );
     }
 }

@@ -32,13 +32,21 @@ pub struct Supervisor {
 impl Supervisor {
     pub fn new(agent: Arc<Agent>, inventories: BTreeMap<String, Stored>) -> Self {
         let bundle = |stored: &Stored| stored.deployment.as_ref().map(|deployment| deployment.bundle);
-        let running = inventories.iter().filter_map(|(uid, stored)| Some((uid.clone(), bundle(stored)?)));
+        let running = inventories
+            .iter()
+            .filter_map(|(uid, stored)| Some((uid.clone(), bundle(stored)?)));
         lock(&agent.running).extend(running);
         for (uid, stored) in &inventories {
             let name = format!("{}/{}", stored.service.namespace, stored.service.name);
-            agent.leaving.hold(uid, &name, Holdings::of(stored.inventory.entries.keys()));
+            agent
+                .leaving
+                .hold(uid, &name, Holdings::of(stored.inventory.entries.keys()));
         }
-        Self { agent, services: BTreeMap::new(), inventories }
+        Self {
+            agent,
+            services: BTreeMap::new(),
+            inventories,
+        }
     }
 
     /// Passes on a new state. Absence deletes nothing: a service that is no longer listed is kept as it is, unless the
@@ -47,28 +55,44 @@ impl Supervisor {
         let listed: BTreeMap<&str, &Verbatim<Entry>> =
             state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
         self.name_services(&listed);
-        let unlisted: Vec<String> =
-            self.services.keys().filter(|uid| !listed.contains_key(uid.as_str())).cloned().collect();
+        let unlisted: Vec<String> = self
+            .services
+            .keys()
+            .filter(|uid| !listed.contains_key(uid.as_str()))
+            .cloned()
+            .collect();
         for uid in unlisted {
             self.drop_or_keep(&uid);
         }
 
         for (uid, entry) in &listed {
             // Announce all of them before starting any, so that none deletes what another one of this state takes over.
-            let is_news =
-                self.services.get(*uid).is_none_or(|service| service.assignment.borrow().digest != entry.digest());
+            let is_news = self
+                .services
+                .get(*uid)
+                .is_none_or(|service| service.assignment.borrow().digest != entry.digest());
             if is_news {
                 let name = format!("{}/{}", entry.service.namespace, entry.service.name);
                 self.agent.leaving.expect(uid, &name, entry.digest());
             }
         }
         for (uid, entry) in &listed {
-            if matches!(entry.action, Action::Remove { policy: DeletionPolicy::Delete, .. }) {
+            if matches!(
+                entry.action,
+                Action::Remove {
+                    policy: DeletionPolicy::Delete,
+                    ..
+                }
+            ) {
                 self.agent.retry(&self.agent.leaving.mark_leaving(uid));
             }
         }
         for (uid, entry) in listed {
-            let assignment = Assignment { entry: Entry::clone(entry), digest: entry.digest(), unlisted: false };
+            let assignment = Assignment {
+                entry: Entry::clone(entry),
+                digest: entry.digest(),
+                unlisted: false,
+            };
             match self.services.get(uid) {
                 Some(service) => {
                     service.assignment.send_if_modified(|current| {
@@ -99,10 +123,15 @@ impl Supervisor {
         let mut names = lock(&self.agent.services);
         names.retain(|uid, _| listed.contains_key(uid.as_str()) || self.services.contains_key(uid));
         for (uid, entry) in listed {
-            names.insert((*uid).to_owned(), format!("{}/{}", entry.service.namespace, entry.service.name));
+            names.insert(
+                (*uid).to_owned(),
+                format!("{}/{}", entry.service.namespace, entry.service.name),
+            );
         }
         for (uid, stored) in &self.inventories {
-            names.entry(uid.clone()).or_insert_with(|| format!("{}/{}", stored.service.namespace, stored.service.name));
+            names
+                .entry(uid.clone())
+                .or_insert_with(|| format!("{}/{}", stored.service.namespace, stored.service.name));
         }
     }
 
@@ -120,13 +149,18 @@ impl Supervisor {
             lock(&self.agent.services).remove(uid);
             return;
         }
-        service.assignment.send_if_modified(|current| !std::mem::replace(&mut current.unlisted, true));
+        service
+            .assignment
+            .send_if_modified(|current| !std::mem::replace(&mut current.unlisted, true));
     }
 
     fn start(&mut self, assignment: Assignment) {
         let identity = assignment.entry.service.clone();
         let uid = identity.uid.clone();
-        let mut stored = self.inventories.remove(&uid).unwrap_or_else(|| Stored::new(identity.clone()));
+        let mut stored = self
+            .inventories
+            .remove(&uid)
+            .unwrap_or_else(|| Stored::new(identity.clone()));
         // The hub may have renamed it; the uid identifies it.
         stored.service = identity;
         let mailbox = Arc::new(Mailbox::default());
@@ -134,6 +168,12 @@ impl Supervisor {
         let (sender, receiver) = watch::channel(assignment);
         let task = ServiceTask::new(self.agent.clone(), receiver, stored, mailbox);
         let task = tokio::spawn(task.run()).abort_handle();
-        self.services.insert(uid, Service { assignment: sender, task });
+        self.services.insert(
+            uid,
+            Service {
+                assignment: sender,
+                task,
+            },
+        );
     }
 }

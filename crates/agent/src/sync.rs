@@ -30,7 +30,11 @@ pub struct Backoff {
 
 impl Backoff {
     pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most, next: first }
+        Self {
+            first,
+            most,
+            next: first,
+        }
     }
 
     pub fn advance(&mut self) -> Duration {

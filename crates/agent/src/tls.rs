@@ -74,24 +74,36 @@ impl Trust {
         if pins.is_empty() && authorities.is_empty() {
             return Err(TrustError::Nobody);
         }
-        let trust = Self { pins: Pins::default(), authorities };
+        let trust = Self {
+            pins: Pins::default(),
+            authorities,
+        };
         trust.pins.set(pins);
         Ok(trust)
     }
 
     /// Only the authorities of the file, for a proxy, which the hub's pin does not cover. None: there is no file.
     pub fn of_others(&self) -> Option<Self> {
-        (!self.authorities.is_empty()).then(|| Self { pins: Pins::default(), authorities: self.authorities.clone() })
+        (!self.authorities.is_empty()).then(|| Self {
+            pins: Pins::default(),
+            authorities: self.authorities.clone(),
+        })
     }
 }
 
 /// The certificates in a file.
 pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
-    let wrong = |problem| TrustError::Content { path: path.to_owned(), problem };
+    let wrong = |problem| TrustError::Content {
+        path: path.to_owned(),
+        problem,
+    };
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|source| TrustError::Read { path: path.to_owned(), source })?;
+        .map_err(|source| TrustError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong("it is longer than 1 MiB"));
     }
@@ -126,7 +138,13 @@ impl NamedAuthorities {
             [] => None,
             authorities => Some(verifier_of(authorities, &provider)?),
         };
-        Ok(Self { trust, clock, provider, pinned: Mutex::default(), listed })
+        Ok(Self {
+            trust,
+            clock,
+            provider,
+            pinned: Mutex::default(),
+            listed,
+        })
     }
 
     /// The verifiers of pinned authorities known so far. Authorities that are no longer pinned are removed.
@@ -166,7 +184,9 @@ impl NamedAuthorities {
 }
 
 fn missing(pins: &[Digest], chain: &[CertificateDer<'_>]) -> Error {
-    let Some(pin) = pins.first().copied() else { return CertificateError::UnknownIssuer.into() };
+    let Some(pin) = pins.first().copied() else {
+        return CertificateError::UnknownIssuer.into();
+    };
     let presented = chain.last().map(|last| Digest::of(last.as_ref()));
     let missing = OtherError(Arc::new(PinMissing { pin, presented }));
     Error::InvalidCertificate(CertificateError::Other(missing))

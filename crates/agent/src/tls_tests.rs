@@ -25,19 +25,31 @@ fn verify(validity: &[(i64, i64)]) -> impl Fn(UnixTime) -> Result<UnixTime, Erro
 #[test]
 fn a_clock_that_is_behind_takes_a_certificate_at_its_beginning() {
     let leaf = [(100 * DAY, 190 * DAY)];
-    assert_eq!(verify_in_time(verify(&leaf), 120 * DAY, true).unwrap(), seconds(120 * DAY));
+    assert_eq!(
+        verify_in_time(verify(&leaf), 120 * DAY, true).unwrap(),
+        seconds(120 * DAY)
+    );
     for confirmed in [false, true] {
-        assert_eq!(verify_in_time(verify(&leaf), 99 * DAY, confirmed).unwrap(), seconds(100 * DAY));
+        assert_eq!(
+            verify_in_time(verify(&leaf), 99 * DAY, confirmed).unwrap(),
+            seconds(100 * DAY)
+        );
         assert_eq!(verify_in_time(verify(&leaf), 0, confirmed).unwrap(), seconds(100 * DAY));
     }
     let chain = [(100 * DAY, 190 * DAY), (101 * DAY, 2000 * DAY)];
-    assert_eq!(verify_in_time(verify(&chain), 99 * DAY, false).unwrap(), seconds(101 * DAY));
+    assert_eq!(
+        verify_in_time(verify(&chain), 99 * DAY, false).unwrap(),
+        seconds(101 * DAY)
+    );
 }
 
 #[test]
 fn a_clock_that_is_ahead_takes_a_certificate_that_just_ended_until_the_hub_was_heard() {
     let leaf = [(100 * DAY, 190 * DAY)];
-    assert_eq!(verify_in_time(verify(&leaf), 191 * DAY, false).unwrap(), seconds(190 * DAY));
+    assert_eq!(
+        verify_in_time(verify(&leaf), 191 * DAY, false).unwrap(),
+        seconds(190 * DAY)
+    );
     assert!(verify_in_time(verify(&leaf), 191 * DAY, true).is_err());
     assert!(verify_in_time(verify(&leaf), 193 * DAY, false).is_err());
 }
@@ -59,12 +71,20 @@ fn issue(name: &str) -> Issued {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    params.distinguished_name.push(rcgen::DnType::CommonName, format!("authority of {name}"));
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, format!("authority of {name}"));
     let authority = params.self_signed(&key).unwrap().der().clone();
     let issuer = rcgen::Issuer::new(params, key);
     let leaf_key = rcgen::KeyPair::generate().unwrap();
-    let leaf = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&leaf_key, &issuer).unwrap();
-    Issued { authority, leaf: leaf.der().clone() }
+    let leaf = rcgen::CertificateParams::new(vec![name.to_owned()])
+        .unwrap()
+        .signed_by(&leaf_key, &issuer)
+        .unwrap();
+    Issued {
+        authority,
+        leaf: leaf.der().clone(),
+    }
 }
 
 fn trusts(trust: &Trust, leaf: &CertificateDer<'_>, chain: &[CertificateDer<'_>], name: &str) -> Result<(), Error> {
@@ -79,8 +99,14 @@ fn trusts(trust: &Trust, leaf: &CertificateDer<'_>, chain: &[CertificateDer<'_>]
 fn only_named_authorities_are_trusted_and_a_leaf_is_none() {
     let (hub, company, stranger) = (issue("hub"), issue("hub"), issue("hub"));
     let pin = Trust::pinned(Digest::of(hub.authority.as_ref()));
-    let file = Trust { pins: Pins::default(), authorities: vec![company.authority.clone()] };
-    let both = Trust { pins: pin.pins.clone(), ..file.clone() };
+    let file = Trust {
+        pins: Pins::default(),
+        authorities: vec![company.authority.clone()],
+    };
+    let both = Trust {
+        pins: pin.pins.clone(),
+        ..file.clone()
+    };
     let check = |trust: &Trust, issued: &Issued, sent: bool, expected: bool| {
         let chain = if sent { vec![issued.authority.clone()] } else { vec![] };
         assert_eq!(trusts(trust, &issued.leaf, &chain, "hub").is_ok(), expected);
@@ -100,7 +126,10 @@ fn only_named_authorities_are_trusted_and_a_leaf_is_none() {
     assert!(matches!(lent, Err(Error::InvalidCertificate(_))), "{lent:?}");
     for leaf_as_root in [
         Trust::pinned(Digest::of(hub.leaf.as_ref())),
-        Trust { pins: Pins::default(), authorities: vec![hub.leaf.clone(), hub.authority.clone()] },
+        Trust {
+            pins: Pins::default(),
+            authorities: vec![hub.leaf.clone(), hub.authority.clone()],
+        },
     ] {
         assert!(trusts(&leaf_as_root, &hub.leaf, std::slice::from_ref(&hub.authority), "hub").is_err());
     }
@@ -111,7 +140,9 @@ fn a_wrong_pin_is_shown_with_what_is_there() {
     let hub = issue("hub");
     let wrong = Trust::pinned(Digest::of("another"));
     let refused = trusts(&wrong, &hub.leaf, std::slice::from_ref(&hub.authority), "hub").unwrap_err();
-    let Error::InvalidCertificate(problem) = refused else { panic!("{refused:?}") };
+    let Error::InvalidCertificate(problem) = refused else {
+        panic!("{refused:?}")
+    };
     let error = explain(&problem);
     for part in [Digest::of("another"), Digest::of(hub.authority.as_ref())] {
         assert!(error.contains(&part.to_string()), "{error}");
@@ -123,7 +154,11 @@ fn a_wrong_pin_is_shown_with_what_is_there() {
 fn a_file_of_authorities_must_hold_some() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ca.pem");
-    let read = || Trust::named(Vec::new(), Some(&path)).map(drop).map_err(|error| crate::hub::chain(&error));
+    let read = || {
+        Trust::named(Vec::new(), Some(&path))
+            .map(drop)
+            .map_err(|error| crate::hub::chain(&error))
+    };
     assert!(read().unwrap_err().contains("No such file"));
     std::fs::write(&path, "nothing\n").unwrap();
     assert!(read().unwrap_err().contains("no PEM certificate"));
@@ -146,7 +181,11 @@ impl Ca {
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let key = rcgen::KeyPair::generate().unwrap();
         let root = params.self_signed(&key).unwrap().der().clone();
-        Self { issuer: rcgen::Issuer::new(params.clone(), key), params, root }
+        Self {
+            issuer: rcgen::Issuer::new(params.clone(), key),
+            params,
+            root,
+        }
     }
 
     fn pin(&self) -> Digest {
@@ -190,7 +229,11 @@ fn an_authority_of_before_leads_to_the_one_of_today() {
     let ended = [first.vouch_for(&third, 2001), first.root.clone()];
     let clock = Clock::default();
     clock.correct(4_000_000_000);
-    let verifier = NamedAuthorities::new(pin, Arc::new(clock), Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    let verifier = NamedAuthorities::new(
+        pin,
+        Arc::new(clock),
+        Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
+    );
     let name = ServerName::try_from("hub").unwrap();
     assert!(verifier.unwrap().verify(&leaf, &ended, &name, &[]).is_err());
 }
@@ -199,11 +242,18 @@ fn an_authority_of_before_leads_to_the_one_of_today() {
 fn other_pins_count_from_the_next_connection_on() {
     let (first, second) = (Ca::new("1"), Ca::new("2"));
     let trust = Trust::pinned(first.pin());
-    let verifier =
-        NamedAuthorities::new(trust.clone(), Arc::default(), Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    let verifier = NamedAuthorities::new(
+        trust.clone(),
+        Arc::default(),
+        Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
+    );
     let verifier = verifier.unwrap();
     let name = ServerName::try_from("hub").unwrap();
-    let accepts = |ca: &Ca| verifier.verify(&ca.leaf(), std::slice::from_ref(&ca.root), &name, &[]).is_ok();
+    let accepts = |ca: &Ca| {
+        verifier
+            .verify(&ca.leaf(), std::slice::from_ref(&ca.root), &name, &[])
+            .is_ok()
+    };
     assert!(accepts(&first) && !accepts(&second));
     trust.pins.set(vec![second.pin(), first.pin()]);
     assert!(accepts(&first) && accepts(&second));

@@ -91,7 +91,12 @@ impl Listed {
         // Locked during the list, so that a tombstone that is written later is not missing from it.
         let mut listed = self.0.lock().await;
         if let Some((when, known)) = &*listed
-            && when.elapsed() < if known.is_ok() { Self::LASTS } else { Self::FAILURE_LASTS }
+            && when.elapsed()
+                < if known.is_ok() {
+                    Self::LASTS
+                } else {
+                    Self::FAILURE_LASTS
+                }
         {
             return known.clone();
         }
@@ -131,12 +136,18 @@ impl Name {
     fn parse(text: &str) -> Option<Self> {
         let (rest, part) = text.strip_prefix(PREFIX)?.rsplit_once('-')?;
         let (label, time) = rest.rsplit_once('-')?;
-        Some(Self { label: label.to_owned(), time: time.parse().ok()?, part: part.parse().ok()? })
+        Some(Self {
+            label: label.to_owned(),
+            time: time.parse().ok()?,
+            part: part.parse().ok()?,
+        })
     }
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl Tombstones<'_> {
@@ -159,9 +170,16 @@ impl Tombstones<'_> {
         series: Series,
     ) -> Result<Deletion, TombstoneError> {
         let time = now_ms();
-        let name = |part| Name { label: self.label(series), time, part };
+        let name = |part| Name {
+            label: self.label(series),
+            time,
+            part,
+        };
         let (mut parts, mut lost, mut bytes, mut objects) = (0, 0, 0, Vec::new());
-        let reads: Vec<_> = candidates.iter().map(|candidate| self.read(account, candidate)).collect();
+        let reads: Vec<_> = candidates
+            .iter()
+            .map(|candidate| self.read(account, candidate))
+            .collect();
         let mut states = stream::iter(reads).buffered(PARALLEL);
         while let Some(state) = states.next().await {
             // Gone, or another object has its name: ours need not be deleted.
@@ -188,14 +206,22 @@ impl Tombstones<'_> {
             digest,
             time: i64::try_from(time / 1000).unwrap_or(i64::MAX),
             count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
-            objects: candidates.iter().take(MAX_LISTED).map(|candidate| candidate.object.clone()).collect(),
+            objects: candidates
+                .iter()
+                .take(MAX_LISTED)
+                .map(|candidate| candidate.object.clone())
+                .collect(),
             lost,
             approved_plan: None,
             approved_by: None,
             undone: None,
         };
 
-        let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };
+        let head = Head {
+            service: self.service.clone(),
+            deletion: deletion.clone(),
+            parts,
+        };
         let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
         self.save(&name(0), &head).await?;
         self.listed.forget().await;
@@ -204,7 +230,11 @@ impl Tombstones<'_> {
 
     /// The last deletion of a service of this name. None: there is none.
     pub async fn newest(&self) -> Result<Option<Deletion>, TombstoneError> {
-        let all = self.listed.names(self.kubernetes).await.map_err(TombstoneError::Store)?;
+        let all = self
+            .listed
+            .names(self.kubernetes)
+            .await
+            .map_err(TombstoneError::Store)?;
         match self.heads(all, &[Series::Deleted]).first() {
             Some(name) => Ok(self.read_part::<Head>(name).await?.map(|head| head.deletion)),
             None => Ok(None),
@@ -214,17 +244,27 @@ impl Tombstones<'_> {
     /// The deletions of these series, newest first.
     fn heads(&self, all: Vec<Name>, series: &[Series]) -> Vec<Name> {
         let labels: Vec<String> = series.iter().map(|series| self.label(*series)).collect();
-        all.into_iter().rev().filter(|name| labels.contains(&name.label) && name.part == 0).collect()
+        all.into_iter()
+            .rev()
+            .filter(|name| labels.contains(&name.label) && name.part == 0)
+            .collect()
     }
 
     async fn read(&self, account: &ServiceAccount, candidate: &Candidate) -> Result<Option<State>, TombstoneError> {
         let object = candidate.object.clone();
-        let failed = |source| TombstoneError::Read { object: candidate.object.clone(), source };
+        let failed = |source| TombstoneError::Read {
+            object: candidate.object.clone(),
+            source,
+        };
         let gvk = GroupVersionKind::from(&object);
         let Served::As(resource) = self.kinds.find(self.kubernetes, &gvk).await.map_err(failed)? else {
             return Ok(None);
         };
-        match self.kubernetes.get(Some(account), &resource.path_of(&object), false).await {
+        match self
+            .kubernetes
+            .get(Some(account), &resource.path_of(&object), false)
+            .await
+        {
             Ok(state) if state["metadata"]["uid"] == *candidate.uid => Ok(Some(State { object, state })),
             Ok(_) => Ok(None),
             Err(error) if error.is_not_found() => Ok(None),
@@ -243,7 +283,9 @@ impl Tombstones<'_> {
     pub async fn load(&self, digest: Digest) -> Result<Option<Vec<State>>, TombstoneError> {
         let all = names(self.kubernetes).await.map_err(TombstoneError::Store)?;
         for head in self.heads(all, &[Series::Deleted, Series::Replaced]) {
-            let Some(found) = self.read_part::<Head>(&head).await? else { continue };
+            let Some(found) = self.read_part::<Head>(&head).await? else {
+                continue;
+            };
             if found.deletion.digest != digest {
                 continue;
             }
@@ -260,12 +302,17 @@ impl Tombstones<'_> {
 
     async fn read_part<T: serde::de::DeserializeOwned>(&self, name: &Name) -> Result<Option<T>, TombstoneError> {
         let text = name.text();
-        let Some(bytes) = secrets::load(self.kubernetes, &text).await.map_err(TombstoneError::Store)? else {
+        let Some(bytes) = secrets::load(self.kubernetes, &text)
+            .await
+            .map_err(TombstoneError::Store)?
+        else {
             return Ok(None);
         };
         let damaged = |error: &dyn std::error::Error| TombstoneError::Damaged(format!("{text}: {error}"));
         let bytes = zstd::bulk::decompress(&bytes, MAX_DECOMPRESSED).map_err(|error| damaged(&error))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| damaged(&error))
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| damaged(&error))
     }
 }
 
@@ -284,8 +331,11 @@ fn array(values: Vec<Vec<u8>>) -> Vec<u8> {
 
 /// All names in the cluster, the oldest of each service first.
 async fn names(kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
-    let mut names: Vec<Name> =
-        secrets::names(kubernetes, PURPOSE).await?.iter().filter_map(|name| Name::parse(name)).collect();
+    let mut names: Vec<Name> = secrets::names(kubernetes, PURPOSE)
+        .await?
+        .iter()
+        .filter_map(|name| Name::parse(name))
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -332,7 +382,11 @@ mod tests {
     use super::*;
 
     fn name(label: &str, time: u64, part: usize) -> Name {
-        Name { label: label.to_owned(), time, part }
+        Name {
+            label: label.to_owned(),
+            time,
+            part,
+        }
     }
 
     #[test]
@@ -350,11 +404,15 @@ mod tests {
         let now = 100 * day;
         let times = |gone: Vec<Name>| gone.into_iter().map(|name| (name.label, name.time)).collect::<Vec<_>>();
         let own = (1..=5).map(|n| name("a", now - n, 0)).collect();
-        assert_eq!(times(surplus(own, now)), [("a".to_owned(), now - 4), ("a".to_owned(), now - 5)]);
+        assert_eq!(
+            times(surplus(own, now)),
+            [("a".to_owned(), now - 4), ("a".to_owned(), now - 5)]
+        );
         let old = vec![name("a", now - 31 * day, 0), name("b", now - 29 * day, 0)];
         assert_eq!(times(surplus(old, now)), [("a".to_owned(), now - 31 * day)]);
-        let many: Vec<_> =
-            (0..40).flat_map(|n| [name(&format!("s{n}"), now - n, 0), name(&format!("s{n}"), now - n, 1)]).collect();
+        let many: Vec<_> = (0..40)
+            .flat_map(|n| [name(&format!("s{n}"), now - n, 0), name(&format!("s{n}"), now - n, 1)])
+            .collect();
         let gone = surplus(many, now);
         assert_eq!(gone.len(), 80 - PER_CLUSTER);
         assert!(gone.iter().all(|name| name.time <= now - 32), "the oldest go");

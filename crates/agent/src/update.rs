@@ -142,14 +142,25 @@ fn decide(
             next.image,
             repository(&seen.template.image)
         );
-        return Step::Failed(Refused { settings: digest, reason });
+        return Step::Failed(Refused {
+            settings: digest,
+            reason,
+        });
     }
     if next == seen.template {
         return Step::Adopt(digest);
     }
 
     let deadline = now.saturating_add_unsigned(wanted.deadline_seconds.clamp(1, 24 * 3600));
-    Step::Begin(next, Attempt { settings: digest, previous: seen.template.clone(), deadline, starts: 0 })
+    Step::Begin(
+        next,
+        Attempt {
+            settings: digest,
+            previous: seen.template.clone(),
+            deadline,
+            starts: 0,
+        },
+    )
 }
 
 /// An image's name without tag and digest.
@@ -170,7 +181,10 @@ pub struct Own {
 
 impl Own {
     pub fn new(options: &Options) -> Self {
-        Self { deployment: options.deployment.clone(), mine: options.agent_settings }
+        Self {
+            deployment: options.deployment.clone(),
+            mine: options.agent_settings,
+        }
     }
 
     /// Keeps the agent at the settings of the desired state, for ever.
@@ -210,8 +224,11 @@ impl Own {
                 }
             };
             let changed = wanted.changed();
-            let gone =
-                if settled { changed.await.is_err() } else { matches!(timeout(LOOK, changed).await, Ok(Err(_))) };
+            let gone = if settled {
+                changed.await.is_err()
+            } else {
+                matches!(timeout(LOOK, changed).await, Ok(Err(_)))
+            };
             if gone {
                 return std::future::pending().await;
             }
@@ -220,7 +237,11 @@ impl Own {
 
     async fn count_start(&self, kubernetes: &Kubernetes, path: &str) -> Result<(), ApiError> {
         let seen = read(kubernetes, path).await?;
-        let Some(mut attempt) = seen.attempt.clone().filter(|attempt| self.mine == Some(attempt.settings)) else {
+        let Some(mut attempt) = seen
+            .attempt
+            .clone()
+            .filter(|attempt| self.mine == Some(attempt.settings))
+        else {
             return Ok(());
         };
         attempt.starts += 1;
@@ -248,34 +269,90 @@ impl Own {
             limits: Some(kubernetes.limits.describe()),
         };
 
-        let step = decide(wanted, self.mine, &seen, agent.reports.is_delivered(), Timestamp::now().as_second());
+        let step = decide(
+            wanted,
+            self.mine,
+            &seen,
+            agent.reports.is_delivered(),
+            Timestamp::now().as_second(),
+        );
         Ok(match step {
             Step::Settled => report(seen.applied, AgentUpdate::Settled),
             Step::Adopt(digest) => {
-                write(kubernetes, path, &seen, None, &[(APPLIED, Some(digest.to_string())), (REFUSED, None)]).await?;
+                write(
+                    kubernetes,
+                    path,
+                    &seen,
+                    None,
+                    &[(APPLIED, Some(digest.to_string())), (REFUSED, None)],
+                )
+                .await?;
                 report(Some(digest), AgentUpdate::Settled)
             }
             Step::Begin(template, attempt) => {
-                tracing::info!(from = seen.template.image, to = template.image, "changing the agent's own Deployment");
+                tracing::info!(
+                    from = seen.template.image,
+                    to = template.image,
+                    "changing the agent's own Deployment"
+                );
                 let annotations = [(ATTEMPT, Some(to_text(&attempt))), (REFUSED, None)];
-                write(kubernetes, path, &seen, Some((&template, Some(attempt.settings))), &annotations).await?;
-                report(seen.applied, AgentUpdate::Updating { settings: attempt.settings })
+                write(
+                    kubernetes,
+                    path,
+                    &seen,
+                    Some((&template, Some(attempt.settings))),
+                    &annotations,
+                )
+                .await?;
+                report(
+                    seen.applied,
+                    AgentUpdate::Updating {
+                        settings: attempt.settings,
+                    },
+                )
             }
             Step::Wait(settings) => report(seen.applied, AgentUpdate::Updating { settings }),
             Step::Confirm => {
                 let applied = self.mine.map(|digest| digest.to_string());
-                write(kubernetes, path, &seen, None, &[(APPLIED, applied), (ATTEMPT, None), (REFUSED, None)]).await?;
+                write(
+                    kubernetes,
+                    path,
+                    &seen,
+                    None,
+                    &[(APPLIED, applied), (ATTEMPT, None), (REFUSED, None)],
+                )
+                .await?;
                 tracing::info!(image = seen.template.image, "the new version of the agent is confirmed");
                 report(self.mine, AgentUpdate::Settled)
             }
             Step::GoBack(attempt, why) => {
                 let state = describe_pods(kubernetes).await;
                 let reason = shorten(&format!("{}: {why}{state}", seen.template.image));
-                let refused = Refused { settings: attempt.settings, reason: reason.clone() };
+                let refused = Refused {
+                    settings: attempt.settings,
+                    reason: reason.clone(),
+                };
                 let annotations = [(ATTEMPT, None), (REFUSED, Some(to_text(&refused)))];
-                write(kubernetes, path, &seen, Some((&attempt.previous, seen.applied)), &annotations).await?;
-                tracing::warn!(reason, image = attempt.previous.image, "going back to the agent's version before");
-                report(seen.applied, AgentUpdate::Failed { settings: attempt.settings, reason })
+                write(
+                    kubernetes,
+                    path,
+                    &seen,
+                    Some((&attempt.previous, seen.applied)),
+                    &annotations,
+                )
+                .await?;
+                tracing::warn!(
+                    reason,
+                    image = attempt.previous.image,
+                    "going back to the agent's version before"
+                );
+                report(
+                    seen.applied,
+                    AgentUpdate::Failed {
+                        settings: attempt.settings,
+                        reason,
+                    },
+                )
             }
             Step::Failed(Refused { settings, reason }) => {
                 report(seen.applied, AgentUpdate::Failed { settings, reason })
@@ -304,7 +381,10 @@ async fn read(kubernetes: &Kubernetes, path: &str) -> Result<Seen, ApiError> {
 
 /// An unreadable annotation is not ours, and is ignored.
 fn parse(deployment: &Value) -> Result<Seen, ApiError> {
-    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
+    let containers = deployment["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten();
     let container = containers.into_iter().find(|container| container["name"] == CONTAINER);
     let container = container
         .ok_or_else(|| ApiError::Unusable(format!("the agent's Deployment has no container named {CONTAINER}")))?;
@@ -338,8 +418,10 @@ async fn write(
     template: Option<(&Template, Option<Digest>)>,
     annotations: &[(&str, Option<String>)],
 ) -> Result<(), ApiError> {
-    let annotations: serde_json::Map<String, Value> =
-        annotations.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let annotations: serde_json::Map<String, Value> = annotations
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect();
     let mut patch = json!({"metadata": {"resourceVersion": seen.version, "annotations": annotations}});
     if let Some((template, settings)) = template {
         let variable = |name: &str, value: Option<String>| match value {
@@ -389,20 +471,35 @@ mod tests {
     const NOW: i64 = 1_000;
 
     fn settings(image: &str) -> Verbatim<AgentSettings> {
-        AgentSettings { image: Some(image.to_owned()), deadline_seconds: 300, ..AgentSettings::default() }.into()
+        AgentSettings {
+            image: Some(image.to_owned()),
+            deadline_seconds: 300,
+            ..AgentSettings::default()
+        }
+        .into()
     }
 
     fn seen() -> Seen {
         Seen {
-            template: Template { image: "r.example:5000/agent:1".to_owned(), ..Template::default() },
+            template: Template {
+                image: "r.example:5000/agent:1".to_owned(),
+                ..Template::default()
+            },
             ..Seen::default()
         }
     }
 
     fn attempted(image: &str) -> Seen {
-        let attempt =
-            Attempt { settings: settings(image).digest(), previous: seen().template, deadline: NOW + 300, starts: 1 };
-        Seen { attempt: Some(attempt), ..seen() }
+        let attempt = Attempt {
+            settings: settings(image).digest(),
+            previous: seen().template,
+            deadline: NOW + 300,
+            starts: 1,
+        };
+        Seen {
+            attempt: Some(attempt),
+            ..seen()
+        }
     }
 
     const NEW: &str = "r.example:5000/agent:2";
@@ -410,18 +507,32 @@ mod tests {
     #[test]
     fn what_is_wanted_is_begun_once() {
         let wanted = settings(NEW);
-        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else { panic!() };
-        assert_eq!((template.image.as_str(), attempt.deadline, attempt.previous), (NEW, NOW + 300, seen().template));
-        assert_eq!(decide(Some(&wanted), None, &attempted(NEW), true, NOW), Step::Wait(wanted.digest()));
+        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else {
+            panic!()
+        };
+        assert_eq!(
+            (template.image.as_str(), attempt.deadline, attempt.previous),
+            (NEW, NOW + 300, seen().template)
+        );
+        assert_eq!(
+            decide(Some(&wanted), None, &attempted(NEW), true, NOW),
+            Step::Wait(wanted.digest())
+        );
         assert_eq!(decide(None, None, &seen(), true, NOW), Step::Settled);
-        let applied = Seen { applied: Some(wanted.digest()), ..seen() };
+        let applied = Seen {
+            applied: Some(wanted.digest()),
+            ..seen()
+        };
         assert_eq!(decide(Some(&wanted), None, &applied, true, NOW), Step::Settled);
     }
 
     #[test]
     fn settings_that_change_nothing_restart_nothing() {
         let wanted = settings("r.example:5000/agent:1");
-        assert_eq!(decide(Some(&wanted), None, &seen(), true, NOW), Step::Adopt(wanted.digest()));
+        assert_eq!(
+            decide(Some(&wanted), None, &seen(), true, NOW),
+            Step::Adopt(wanted.digest())
+        );
     }
 
     #[test]
@@ -429,7 +540,10 @@ mod tests {
         let wanted = settings(NEW);
         let mine = Some(wanted.digest());
         assert_eq!(decide(Some(&wanted), mine, &attempted(NEW), true, NOW), Step::Confirm);
-        assert_eq!(decide(Some(&wanted), mine, &attempted(NEW), false, NOW), Step::Wait(wanted.digest()));
+        assert_eq!(
+            decide(Some(&wanted), mine, &attempted(NEW), false, NOW),
+            Step::Wait(wanted.digest())
+        );
     }
 
     #[test]
@@ -437,22 +551,44 @@ mod tests {
         let wanted = settings(NEW);
         let late = NOW + 300;
         for mine in [None, Some(wanted.digest())] {
-            assert!(matches!(decide(Some(&wanted), mine, &attempted(NEW), false, late), Step::GoBack(..)), "{mine:?}");
+            assert!(
+                matches!(
+                    decide(Some(&wanted), mine, &attempted(NEW), false, late),
+                    Step::GoBack(..)
+                ),
+                "{mine:?}"
+            );
         }
         let mut crashing = attempted(NEW);
         crashing.attempt.as_mut().unwrap().starts = STARTS + 1;
-        assert!(matches!(decide(Some(&wanted), Some(wanted.digest()), &crashing, false, NOW), Step::GoBack(..)));
+        assert!(matches!(
+            decide(Some(&wanted), Some(wanted.digest()), &crashing, false, NOW),
+            Step::GoBack(..)
+        ));
         // The old agent is not the one that crashes.
-        assert_eq!(decide(Some(&wanted), None, &crashing, true, NOW), Step::Wait(wanted.digest()));
+        assert_eq!(
+            decide(Some(&wanted), None, &crashing, true, NOW),
+            Step::Wait(wanted.digest())
+        );
     }
 
     #[test]
     fn what_went_back_stays_back_until_the_settings_are_others() {
         let wanted = settings(NEW);
-        let refused = Refused { settings: wanted.digest(), reason: "ErrImagePull".to_owned() };
-        let back = Seen { refused: Some(refused.clone()), ..seen() };
+        let refused = Refused {
+            settings: wanted.digest(),
+            reason: "ErrImagePull".to_owned(),
+        };
+        let back = Seen {
+            refused: Some(refused.clone()),
+            ..seen()
+        };
         assert_eq!(decide(Some(&wanted), None, &back, true, NOW), Step::Failed(refused));
-        let again = AgentSettings { requested_at: Some("now".to_owned()), ..wanted.into_value() }.into();
+        let again = AgentSettings {
+            requested_at: Some("now".to_owned()),
+            ..wanted.into_value()
+        }
+        .into();
         assert!(matches!(decide(Some(&again), None, &back, true, NOW), Step::Begin(..)));
     }
 
@@ -460,25 +596,42 @@ mod tests {
     fn settings_of_a_newer_hub_are_taken_as_far_as_they_are_known_and_reported_as_they_came() {
         let json = json!({"image": NEW, "deadlineSeconds": 300, "cpuLimit": "1"});
         let wanted: Verbatim<AgentSettings> = serde_json::from_value(json.clone()).unwrap();
-        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else { panic!() };
-        assert_eq!((template.image.as_str(), attempt.settings), (NEW, Digest::of_json(&json)));
+        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else {
+            panic!()
+        };
+        assert_eq!(
+            (template.image.as_str(), attempt.settings),
+            (NEW, Digest::of_json(&json))
+        );
     }
 
     #[test]
     fn other_wishes_end_an_attempt() {
         let other = settings("r.example:5000/agent:3");
-        assert!(matches!(decide(Some(&other), None, &attempted(NEW), true, NOW), Step::GoBack(..)));
+        assert!(matches!(
+            decide(Some(&other), None, &attempted(NEW), true, NOW),
+            Step::GoBack(..)
+        ));
     }
 
     #[test]
     fn an_image_of_another_repository_is_not_taken() {
-        for image in ["evil.example/agent:2", "r.example:5000/other:1", "r.example:5000/agent/x:1"] {
+        for image in [
+            "evil.example/agent:2",
+            "r.example:5000/other:1",
+            "r.example:5000/agent/x:1",
+        ] {
             let step = decide(Some(&settings(image)), None, &seen(), true, NOW);
-            let Step::Failed(refused) = step else { panic!("{image}: {step:?}") };
+            let Step::Failed(refused) = step else {
+                panic!("{image}: {step:?}")
+            };
             assert!(refused.reason.contains("r.example:5000/agent"), "{}", refused.reason);
         }
         let digest = format!("r.example:5000/agent@sha256:{}", "0".repeat(64));
-        assert!(matches!(decide(Some(&settings(&digest)), None, &seen(), true, NOW), Step::Begin(..)));
+        assert!(matches!(
+            decide(Some(&settings(&digest)), None, &seen(), true, NOW),
+            Step::Begin(..)
+        ));
     }
 
     #[test]
@@ -495,8 +648,11 @@ mod tests {
         let seen = parse(&deployment).unwrap();
         assert_eq!(seen.attempt, Some(attempt));
         assert_eq!((seen.version.as_str(), seen.refused), ("7", None));
-        let template =
-            Template { image: NEW.to_owned(), log: Some("debug".to_owned()), memory_limit: Some("512Mi".to_owned()) };
+        let template = Template {
+            image: NEW.to_owned(),
+            log: Some("debug".to_owned()),
+            memory_limit: Some("512Mi".to_owned()),
+        };
         assert_eq!(seen.template, template);
     }
 }

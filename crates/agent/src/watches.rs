@@ -56,7 +56,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { silence: Duration::from_secs(300), unlisted: Duration::from_secs(86_400) }
+        Self {
+            silence: Duration::from_secs(300),
+            unlisted: Duration::from_secs(86_400),
+        }
     }
 }
 
@@ -85,7 +88,12 @@ impl WatchKey {
     fn key_of(&self, object: &Value) -> Option<ObjectKey> {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or_default();
-        Some(ObjectKey::new(&self.resource.group, &self.resource.kind, namespace, metadata["name"].as_str()?))
+        Some(ObjectKey::new(
+            &self.resource.group,
+            &self.resource.kind,
+            namespace,
+            metadata["name"].as_str()?,
+        ))
     }
 }
 
@@ -221,7 +229,11 @@ pub struct Watches {
 
 impl Watches {
     pub fn new(kubernetes: Arc<Kubernetes>, limits: Limits) -> Self {
-        Self { kubernetes, limits, state: Mutex::default() }
+        Self {
+            kubernetes,
+            limits,
+            state: Mutex::default(),
+        }
     }
 
     pub fn register(&self, label: &str, mailbox: Arc<Mailbox>) {
@@ -316,7 +328,9 @@ impl Watches {
                 // The server ends watches after a while: continue where it ended.
                 Ok(()) => backoff.reset(),
                 Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
-                    lock(&self.state).denied.insert((key.account.clone(), key.resource.clone()));
+                    lock(&self.state)
+                        .denied
+                        .insert((key.account.clone(), key.resource.clone()));
                     // Stops this very task at its next await.
                     self.balance();
                 }
@@ -328,7 +342,10 @@ impl Watches {
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
                     // A longer pause that the API server asked for is kept.
-                    paused = backoff.advance().min(longest).max(error.retry_after().unwrap_or_default());
+                    paused = backoff
+                        .advance()
+                        .min(longest)
+                        .max(error.retry_after().unwrap_or_default());
                     tokio::time::sleep(paused).await;
                     continue;
                 }
@@ -355,12 +372,17 @@ impl Watches {
             None => {
                 let version = self.list(key, &collection).await?;
                 heard.note();
-                mark.insert(Mark { version, list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD) })
+                mark.insert(Mark {
+                    version,
+                    list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD),
+                })
             }
         };
 
         let lease: WatchLease = self.kubernetes.lease_watch();
-        let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
+        let body = lease
+            .open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version)
+            .await?;
         *opened = Some(Instant::now());
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
@@ -389,7 +411,9 @@ impl Watches {
             .list(Some(&key.account), collection, SERVICE_LABEL, true, |object| {
                 let Some(object_key) = key.key_of(&object) else { return };
                 let live = live_object(&object);
-                let Some(label) = live.service_label.clone() else { return };
+                let Some(label) = live.service_label.clone() else {
+                    return;
+                };
                 present.entry(label.clone()).or_default().insert(object_key.clone());
                 if let Some(mailbox) = self.mailbox(&label) {
                     mailbox.put(object_key, Event::Seen(live, last_writer(&object["metadata"])));
@@ -399,11 +423,14 @@ impl Watches {
 
         let interested: Vec<(String, Arc<Mailbox>)> = {
             let state = lock(&self.state);
-            let wanting = state
-                .wants
-                .iter()
-                .filter(|(_, wants)| wants.iter().any(|w| w.account == key.account && w.resource == key.resource));
-            wanting.filter_map(|(label, _)| Some((label.clone(), state.mailboxes.get(label)?.clone()))).collect()
+            let wanting = state.wants.iter().filter(|(_, wants)| {
+                wants
+                    .iter()
+                    .any(|w| w.account == key.account && w.resource == key.resource)
+            });
+            wanting
+                .filter_map(|(label, _)| Some((label.clone(), state.mailboxes.get(label)?.clone())))
+                .collect()
         };
         for (label, mailbox) in interested {
             mailbox.put_list(Listed {
@@ -422,7 +449,10 @@ impl Watches {
         let object = &event["object"];
         let kind = event["type"].as_str().unwrap_or_default();
         if kind == "ERROR" {
-            let code = object["code"].as_u64().and_then(|c| u16::try_from(c).ok()).unwrap_or(500);
+            let code = object["code"]
+                .as_u64()
+                .and_then(|c| u16::try_from(c).ok())
+                .unwrap_or(500);
             let message = crate::messages::explain_status(object, false);
             return Err(ApiError::Status {
                 code,
@@ -477,7 +507,10 @@ mod tests {
             "subjects": [{"kind": "ServiceAccount", "namespace": account.namespace, "name": account.name}],
         });
         let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+        bindings
+            .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
+            .await
+            .unwrap();
     }
 
     /// Writes an object that the watch reports.
@@ -488,12 +521,15 @@ mod tests {
             "metadata": {"name": "touched", "labels": {SERVICE_LABEL: "nobody"}},
             "data": {"value": rand::random::<u64>().to_string()},
         });
-        maps.patch("touched", &PatchParams::apply("test").force(), &Patch::Apply(map)).await?;
+        maps.patch("touched", &PatchParams::apply("test").force(), &Patch::Apply(map))
+            .await?;
         Ok(())
     }
 
     fn is_covered(watches: &Watches, want: &Want) -> bool {
-        want.namespaces.iter().all(|namespace| watches.covers(&want.account, &want.resource, namespace))
+        want.namespaces
+            .iter()
+            .all(|namespace| watches.covers(&want.account, &want.resource, namespace))
     }
 
     async fn until_covered(watches: &Watches, want: &Want, maps: &Api<ConfigMap>) {
@@ -510,14 +546,23 @@ mod tests {
         let plane = farwater_testkit::shared(1).await.unwrap();
         let client = plane.client().await.unwrap();
         let namespace = plane.namespace("watched").await.unwrap();
-        let account = ServiceAccount { namespace: namespace.clone(), name: "watcher".to_owned() };
+        let account = ServiceAccount {
+            namespace: namespace.clone(),
+            name: "watcher".to_owned(),
+        };
         bind(&client, &account).await;
         let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
 
         let folder = tempfile::tempdir().unwrap();
         let way = ApiFaults::start(plane, folder.path(), 1).await.unwrap();
         let kubernetes = Arc::new(Kubernetes::connect(Some(way.kubeconfig())).unwrap());
-        let watches = Arc::new(Watches::new(kubernetes, Limits { silence: SILENCE, ..Limits::default() }));
+        let watches = Arc::new(Watches::new(
+            kubernetes,
+            Limits {
+                silence: SILENCE,
+                ..Limits::default()
+            },
+        ));
         let resource = Resource {
             group: String::new(),
             version: "v1".to_owned(),
@@ -525,12 +570,19 @@ mod tests {
             plural: "configmaps".to_owned(),
             namespaced: true,
         };
-        let want = Want { account, resource, namespaces: BTreeSet::from([namespace]) };
+        let want = Want {
+            account,
+            resource,
+            namespaces: BTreeSet::from([namespace]),
+        };
         watches.set_wants("nobody", BTreeSet::from([want.clone()]));
         until_covered(&watches, &want, &maps).await;
 
         let lists = way.seen().lists;
-        way.set(Faults { stall: true, ..Faults::default() });
+        way.set(Faults {
+            stall: true,
+            ..Faults::default()
+        });
         wait_for("the watch not to be relied upon", PATIENCE, || async {
             touch(&maps).await?;
             Ok((!is_covered(&watches, &want)).then_some(()))

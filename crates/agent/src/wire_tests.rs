@@ -65,21 +65,29 @@ impl Recorded {
         let certificate = authority.self_signed(&authority_key).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         let leaf = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let leaf = leaf.signed_by(&key, &rcgen::Issuer::new(authority, authority_key)).unwrap();
+        let leaf = leaf
+            .signed_by(&key, &rcgen::Issuer::new(authority, authority_key))
+            .unwrap();
         let chain = vec![leaf.der().clone(), certificate.der().clone()];
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(chain, rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .with_single_cert(
+                chain,
+                rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let token = Some(trace.first("token", 200).unwrap().answer.clone());
         let server = Self {
             url: format!("https://{}", listener.local_addr().unwrap()),
             pin: Digest::of(certificate.der().as_ref()),
-            script: Arc::new(Mutex::new(Script { token, ..Script::default() })),
+            script: Arc::new(Mutex::new(Script {
+                token,
+                ..Script::default()
+            })),
         };
         tokio::spawn(server.clone().serve(listener, TlsAcceptor::from(Arc::new(tls))));
         server
@@ -94,7 +102,9 @@ impl Recorded {
                     let server = server.clone();
                     async move { Ok::<_, Infallible>(server.answer(request).await) }
                 });
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
             });
         }
     }
@@ -156,9 +166,14 @@ fn respond(answer: &Answer) -> Response<Full<Bytes>> {
 /// Checks that this agent sends every member that an older one sent.
 #[track_caller]
 fn assert_says_all(said: &Value, recorded: Value, what: &str) {
-    let missing: Vec<String> =
-        common_members(&[recorded]).difference(&common_members(std::slice::from_ref(said))).cloned().collect();
-    assert!(missing.is_empty(), "{what}: the agent does not say {missing:?} any more, which that hub may need");
+    let missing: Vec<String> = common_members(&[recorded])
+        .difference(&common_members(std::slice::from_ref(said)))
+        .cloned()
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "{what}: the agent does not say {missing:?} any more, which that hub may need"
+    );
 }
 
 fn assertion(signed: &Value) -> Value {
@@ -178,14 +193,23 @@ impl<'a> Replay<'a> {
     async fn start(trace: &'a Trace) -> Self {
         // An upgraded agent finds the state directory of the older version.
         let identity = serde_json::from_value(trace.identity.clone()).unwrap();
-        Self { trace, server: Recorded::start(trace).await, identity, accepted: None }
+        Self {
+            trace,
+            server: Recorded::start(trace).await,
+            identity,
+            accepted: None,
+        }
     }
 
     async fn play(&mut self, exchange: &Exchange) {
         let client = self.server.client(exchange);
         let what = format!("{} of {}", exchange.name, self.trace.version);
         let presence = Presence::of("here", false).unwrap();
-        let who = Caller { identity: &self.identity, kubernetes_version: KUBERNETES, presence: &presence };
+        let who = Caller {
+            identity: &self.identity,
+            kubernetes_version: KUBERNETES,
+            presence: &presence,
+        };
         let parts: Vec<&str> = exchange.request.path.split('/').collect();
         let outcome = match (exchange.kind(), &parts[..]) {
             ("join", _) => self.join(&client, exchange).await,
@@ -193,7 +217,10 @@ impl<'a> Replay<'a> {
             ("bundles", [.., digest]) => self.download(&client, &who, digest).await,
             ("secrets", [.., service, mac]) => {
                 let mac = mac.parse().unwrap();
-                client.secrets(&who, service, mac).await.map(|sealed| self.open(&sealed, service, mac))
+                client
+                    .secrets(&who, service, mac)
+                    .await
+                    .map(|sealed| self.open(&sealed, service, mac))
             }
             ("status", _) => {
                 let report: StatusReport = serde_json::from_value(exchange.asked()).unwrap();
@@ -210,13 +237,18 @@ impl<'a> Replay<'a> {
         };
         let asked = self.server.asked();
         if exchange.kind() == "token" {
-            self.server.answer_tokens(&self.trace.first("token", 200).unwrap().answer);
+            self.server
+                .answer_tokens(&self.trace.first("token", 200).unwrap().answer);
         }
         match exchange.answer.status {
             200 | 304 => outcome.unwrap_or_else(|error| panic!("{what}: {}", error.text())),
             _ => check_refusal(&outcome.expect_err(&what), exchange, &what),
         }
-        assert_eq!(client.skew(), Skew::between(farwater_api::protocol::PROTOCOL, self.trace.protocol), "{what}");
+        assert_eq!(
+            client.skew(),
+            Skew::between(farwater_api::protocol::PROTOCOL, self.trace.protocol),
+            "{what}"
+        );
         self.check_asked(&asked, exchange, &what);
     }
 
@@ -227,7 +259,10 @@ impl<'a> Replay<'a> {
         }
         assert_eq!(asked.path, exchange.request.path, "{what}");
         for name in exchange.request.headers.keys() {
-            assert!(asked.headers.contains(name), "{what}: the agent does not send {name} any more");
+            assert!(
+                asked.headers.contains(name),
+                "{what}: the agent does not send {name} any more"
+            );
         }
         match exchange.kind() {
             "token" => {
@@ -244,9 +279,19 @@ impl<'a> Replay<'a> {
         let request = join_request(&token, &self.identity.keys, KUBERNETES, &recorded.cluster_id).unwrap();
         let answer = client.join(&request).await?;
         let keys = self.identity.keys.clone();
-        let joined = Identity::new(&self.identity.hub, self.identity.ca_pin, &recorded.cluster_id, keys, answer);
+        let joined = Identity::new(
+            &self.identity.hub,
+            self.identity.ca_pin,
+            &recorded.cluster_id,
+            keys,
+            answer,
+        );
         let as_json = |identity: &Identity| serde_json::to_value(identity).unwrap();
-        assert_eq!(as_json(&joined), as_json(&self.identity), "it remembers what the older version did");
+        assert_eq!(
+            as_json(&joined),
+            as_json(&self.identity),
+            "it remembers what the older version did"
+        );
         Ok(())
     }
 
@@ -257,7 +302,9 @@ impl<'a> Replay<'a> {
             return;
         };
         let state: DesiredState = serde_json::from_slice(&body).unwrap();
-        self.identity.verify(&state, self.accepted.as_ref()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.identity
+            .verify(&state, self.accepted.as_ref())
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(exchange.answer.headers["etag"], state.statement.etag(), "{what}");
         check_read(&exchange.answered(), what);
         for entry in &state.entries {
@@ -273,18 +320,35 @@ impl<'a> Replay<'a> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bundle");
         client.download(who, digest, &path, 1 << 20).await?;
-        let named = self.trace.entries().find(|entry| entry["action"]["bundle"] == digest.to_string()).unwrap();
-        let limits = Limits { total_bytes: named["action"]["bundleBytes"].as_u64().unwrap(), ..Limits::default() };
+        let named = self
+            .trace
+            .entries()
+            .find(|entry| entry["action"]["bundle"] == digest.to_string())
+            .unwrap();
+        let limits = Limits {
+            total_bytes: named["action"]["bundleBytes"].as_u64().unwrap(),
+            ..Limits::default()
+        };
         Archive::open(&std::fs::read(&path).unwrap(), &digest, &limits).unwrap();
         Ok(())
     }
 
     fn open(&self, sealed: &SealedSecrets, service: &str, mac: Digest) {
         let info = SealedSecrets::info(&self.identity.installation, &self.identity.cluster.uid, service, &mac);
-        let opened = self.identity.keys.open(sealed, &info).unwrap().expect("sealed to the recorded key");
+        let opened = self
+            .identity
+            .keys
+            .open(sealed, &info)
+            .unwrap()
+            .expect("sealed to the recorded key");
         let secrets: Value = serde_json::from_slice(&opened.plain).unwrap();
         assert!(!understand::<Secrets>(&secrets).unwrap().0.is_empty());
-        let names: Vec<String> = secrets.as_object().unwrap().keys().map(|name| format!("/{name}/data")).collect();
+        let names: Vec<String> = secrets
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|name| format!("/{name}/data"))
+            .collect();
         let maps: Vec<&str> = names.iter().map(String::as_str).chain([""]).collect();
         for (at, newer) in with_unknown_members(&secrets, &maps) {
             let read: Secrets = serde_json::from_value(newer).unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -300,7 +364,11 @@ fn check_refusal(error: &HubError, exchange: &Exchange, what: &str) {
         409 => assert!(error.wants_everything(), "{what}: {error}"),
         status => {
             assert!(error.is_reason(&recorded.reason), "{what}: {error}");
-            assert_eq!(error.blames_content(), status == StatusCode::BAD_REQUEST, "{what}: {error}");
+            assert_eq!(
+                error.blames_content(),
+                status == StatusCode::BAD_REQUEST,
+                "{what}: {error}"
+            );
         }
     }
     if exchange.kind() == "bundles" {
@@ -328,7 +396,11 @@ async fn hubs_of_every_kept_version_are_understood() {
         for exchange in &trace.exchanges {
             replay.play(exchange).await;
         }
-        assert!(replay.accepted.is_some_and(|statement| statement.generation > 1), "{}", trace.version);
+        assert!(
+            replay.accepted.is_some_and(|statement| statement.generation > 1),
+            "{}",
+            trace.version
+        );
         // The stored state of the older version is valid for this one.
         check_read(&trace.state, &format!("the stored state of {}", trace.version));
         let stored: DesiredState = serde_json::from_value(trace.state.clone()).unwrap();
@@ -362,7 +434,12 @@ fn everything_that_hubs_of_kept_versions_answer_is_read() {
                 (_, 400..) => read::<ProtocolError>(exchange, &trace.version),
                 _ => {}
             }
-            assert!(exchange.answer.headers.contains_key(PROTOCOL_HEADER), "{} of {}", exchange.name, trace.version);
+            assert!(
+                exchange.answer.headers.contains_key(PROTOCOL_HEADER),
+                "{} of {}",
+                exchange.name,
+                trace.version
+            );
         }
         assert!(statuses > 1, "{}", trace.version);
     }
@@ -379,7 +456,10 @@ impl NewerHub {
         let key = Ed25519KeyPair::generate().unwrap();
         let mut identity: Identity = serde_json::from_value(trace.identity.clone()).unwrap();
         for known in &mut identity.signing_keys {
-            *known = SigningKey { public_key: STANDARD.encode(key.public_key().as_ref()), ..known.clone() };
+            *known = SigningKey {
+                public_key: STANDARD.encode(key.public_key().as_ref()),
+                ..known.clone()
+            };
         }
         Self { key, identity }
     }
@@ -387,15 +467,24 @@ impl NewerHub {
     /// Signs as the protocol requires: digests of the JSON as it is, with unknown members.
     fn sign(&self, state: &mut Value) {
         let entries = state["entries"].as_array().unwrap();
-        let line =
-            |entry: &Value| format!("{} {}\n", entry["service"]["uid"].as_str().unwrap(), Digest::of_json(entry));
+        let line = |entry: &Value| {
+            format!(
+                "{} {}\n",
+                entry["service"]["uid"].as_str().unwrap(),
+                Digest::of_json(entry)
+            )
+        };
         let mut lines: Vec<String> = entries.iter().map(line).collect();
         lines.sort_unstable();
         state["statement"]["tag"] = Digest::of(lines.concat()).to_string().into();
         if let Some(settings) = state.get("agent") {
             state["statement"]["agent"] = Digest::of_json(settings).to_string().into();
         }
-        let message = [b"farwater-desired-v1\n".as_slice(), &canonical_json(&state["statement"])].concat();
+        let message = [
+            b"farwater-desired-v1\n".as_slice(),
+            &canonical_json(&state["statement"]),
+        ]
+        .concat();
         state["signature"] = STANDARD.encode(self.key.sign(&message).as_ref()).into();
     }
 
@@ -428,15 +517,24 @@ fn what_a_newer_hub_adds_is_ignored_and_what_it_asks_for_is_held() {
         }
         for (at, newer) in with_unknown_words(&state) {
             let read = hub.send(newer, &at);
-            let differs: Vec<_> =
-                read.entries.iter().zip(&plain.entries).filter(|(entry, before)| entry != before).collect();
+            let differs: Vec<_> = read
+                .entries
+                .iter()
+                .zip(&plain.entries)
+                .filter(|(entry, before)| entry != before)
+                .collect();
             assert_eq!(differs.len(), 1, "{at}");
-            let Action::Unreadable(held) = &differs[0].0.action else { panic!("{at}: {:?}", differs[0].0) };
+            let Action::Unreadable(held) = &differs[0].0.action else {
+                panic!("{at}: {:?}", differs[0].0)
+            };
             assert!(held.explain("0.1.0").contains("upgrade the agent"), "{at}");
         }
     }
     let mut identity = trace.identity.clone();
     identity[wire::UNKNOWN_MEMBER] = json!(true);
-    assert!(serde_json::from_value::<Identity>(identity).is_ok(), "an agent that went back finds its identity");
+    assert!(
+        serde_json::from_value::<Identity>(identity).is_ok(),
+        "an agent that went back finds its identity"
+    );
     assert!(serde_json::from_value::<SignedAssertion>(json!({})).is_err());
 }

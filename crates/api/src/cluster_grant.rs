@@ -89,7 +89,12 @@ impl FromStr for Approvals {
                 "freezeOverrides" => &mut approvals.freeze_overrides,
                 _ => return Err(FORM),
             };
-            let people = number.trim().parse().ok().filter(|people| (1..=2).contains(people)).ok_or(FORM)?;
+            let people = number
+                .trim()
+                .parse()
+                .ok()
+                .filter(|people| (1..=2).contains(people))
+                .ok_or(FORM)?;
             if field.replace(people).is_some() {
                 return Err(FORM);
             }
@@ -111,10 +116,22 @@ mod tests {
 
     #[test]
     fn approvals_are_read_from_an_annotation() {
-        let read = |text: &str| text.parse::<Approvals>().ok().map(|read| (read.prunes, read.freeze_overrides));
+        let read = |text: &str| {
+            text.parse::<Approvals>()
+                .ok()
+                .map(|read| (read.prunes, read.freeze_overrides))
+        };
         assert_eq!(read("prunes=2"), Some((Some(2), None)));
         assert_eq!(read("freezeOverrides=1, prunes=2"), Some((Some(2), Some(1))));
-        for text in ["", "prunes", "prunes=0", "prunes=3", "prunes=2,prunes=1", "overrides=2", "prunes=2,"] {
+        for text in [
+            "",
+            "prunes",
+            "prunes=0",
+            "prunes=3",
+            "prunes=2,prunes=1",
+            "overrides=2",
+            "prunes=2,",
+        ] {
             assert_eq!(read(text), None, "{text}");
         }
     }

@@ -87,7 +87,10 @@ impl NotConverted {
     }
 
     fn impossible(path: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Impossible { path: path.into(), why: why.into() }
+        Self::Impossible {
+            path: path.into(),
+            why: why.into(),
+        }
     }
 }
 
@@ -108,7 +111,11 @@ impl Told {
     }
 
     fn with(self, objects: Vec<Value>) -> Converted {
-        Converted { objects, notes: self.notes, losses: self.losses }
+        Converted {
+            objects,
+            notes: self.notes,
+            losses: self.losses,
+        }
     }
 }
 
@@ -130,7 +137,10 @@ fn find<'a>(objects: &'a [Value], group: &str, kind: &str, namespace: &str, name
 
 /// API group; empty for the core group.
 fn group_of(object: &Value) -> &str {
-    object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+    object["apiVersion"]
+        .as_str()
+        .and_then(|version| version.split_once('/'))
+        .map_or("", |(group, _)| group)
 }
 
 fn name_of(object: &Value) -> &str {
@@ -165,7 +175,10 @@ fn metadata(from: &Value, keepers: &[&str], why: &str, told: &mut Told) -> Map<S
         for (name, _) in gone {
             told.note(&format!("metadata.{field}"), format!("{name} is left out: {why}"));
         }
-        let kept: Map<String, Value> = kept.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let kept: Map<String, Value> = kept
+            .into_iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         if !kept.is_empty() {
             metadata.insert(field.to_owned(), kept.into());
         }
@@ -202,7 +215,13 @@ mod tests {
 
     #[test]
     fn paths_are_cleaned_and_none_leads_outside() {
-        for (path, clean) in [("./apps//web/", "apps/web"), ("", ""), (".", ""), ("a/../b", "b"), ("/a", "a")] {
+        for (path, clean) in [
+            ("./apps//web/", "apps/web"),
+            ("", ""),
+            (".", ""),
+            ("a/../b", "b"),
+            ("/a", "a"),
+        ] {
             assert_eq!(clean_path(path).as_deref(), Some(clean), "{path}");
         }
         assert_eq!(clean_path("a/../../b"), None);
@@ -211,7 +230,10 @@ mod tests {
     #[test]
     fn values_are_merged_as_helm_does() {
         let mut under = json!({"a": {"b": 1, "c": [1, 2]}, "d": 1}).as_object().unwrap().clone();
-        merge_values(&mut under, json!({"a": {"c": [3]}, "d": {"e": null}}).as_object().unwrap().clone());
+        merge_values(
+            &mut under,
+            json!({"a": {"c": [3]}, "d": {"e": null}}).as_object().unwrap().clone(),
+        );
         assert_eq!(Value::from(under), json!({"a": {"b": 1, "c": [3]}, "d": {"e": null}}));
     }
 }

@@ -70,7 +70,11 @@ pub fn undo_request(deletion: &Digest, nonce: &str) -> String {
 
 /// The deletion that a request names.
 pub fn requested_deletion(request: &str) -> Option<Digest> {
-    request.split_once('@').map_or(request, |(digest, _)| digest).parse().ok()
+    request
+        .split_once('@')
+        .map_or(request, |(digest, _)| digest)
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -80,7 +84,10 @@ mod tests {
     #[test]
     fn a_request_names_its_deletion() {
         let digest = Digest::of("plan");
-        assert_eq!(requested_deletion(&undo_request(&digest, "2026-01-01T00:00:00Z")), Some(digest));
+        assert_eq!(
+            requested_deletion(&undo_request(&digest, "2026-01-01T00:00:00Z")),
+            Some(digest)
+        );
         assert_eq!(requested_deletion(&digest.to_string()), Some(digest));
         assert_eq!(requested_deletion("last"), None);
         assert!(undo_request(&digest, "2026-01-01T00:00:00.000000000Z").len() <= MAX_UNDO_BYTES);

@@ -78,7 +78,9 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -148,7 +150,13 @@ mod tests {
     fn digests_are_parsed_strictly() {
         let digest = Digest::of("x");
         assert_eq!(digest.to_string().parse::<Digest>(), Ok(digest));
-        for wrong in ["", "sha256:", "sha256:00", "sha1:00", &digest.to_string().to_uppercase()] {
+        for wrong in [
+            "",
+            "sha256:",
+            "sha256:00",
+            "sha1:00",
+            &digest.to_string().to_uppercase(),
+        ] {
             assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
         }
     }

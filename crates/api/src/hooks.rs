@@ -41,16 +41,21 @@ pub fn is_hook(annotations: &Value) -> bool {
     let is_hook = |name: &str| annotations[name].is_string();
     is_hook(HOOK)
         || is_hook(ARGO_HOOK)
-        || annotations[HELM_HOOK]
-            .as_str()
-            .is_some_and(|words| words.split(',').map(str::trim).any(|word| !word.is_empty() && word != "crd-install"))
+        || annotations[HELM_HOOK].as_str().is_some_and(|words| {
+            words
+                .split(',')
+                .map(str::trim)
+                .any(|word| !word.is_empty() && word != "crd-install")
+        })
 }
 
 /// Names a hook that has only a `generateName`. The same manifest gets the same name each time.
 pub fn name_generated(manifest: &mut Value) {
     let hash = Digest::of_json(manifest).to_hex();
     let metadata = &mut manifest["metadata"];
-    let Some(prefix) = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()) else { return };
+    let Some(prefix) = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()) else {
+        return;
+    };
     if metadata["name"].is_string() {
         return;
     }

@@ -24,7 +24,10 @@ pub struct PathError {
 }
 
 fn refuse<T>(text: &str, why: &'static str) -> Result<T, PathError> {
-    Err(PathError { text: text.to_owned(), why })
+    Err(PathError {
+        text: text.to_owned(),
+        why,
+    })
 }
 
 /// A query of one object: it yields none, one or several values.
@@ -120,13 +123,19 @@ impl Path {
             );
         }
         let text = text.trim();
-        let text = text.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text).trim();
+        let text = text
+            .strip_prefix('{')
+            .and_then(|inner| inner.strip_suffix('}'))
+            .unwrap_or(text)
+            .trim();
         let absolute = text.starts_with('$');
         let mut rest = text.strip_prefix(['$', '@']).unwrap_or(text);
         let mut steps = Vec::new();
         while !rest.is_empty() {
             if let Some(inner) = rest.strip_prefix('[') {
-                let Some(end) = closing(inner) else { return refuse(text, "a bracket is not closed") };
+                let Some(end) = closing(inner) else {
+                    return refuse(text, "a bracket is not closed");
+                };
                 steps.push(bracket(&inner[..end])?);
                 rest = &inner[end + 1..];
                 continue;
@@ -159,9 +168,15 @@ impl Path {
     pub fn find<'a>(&self, object: &'a Value) -> Vec<&'a Value> {
         self.steps.iter().fold(vec![object], |found, step| {
             // As kubectl does, the first part of a union is looked for in all values before the second one is.
-            let parts = if let Step::Union(parts) = step { parts.as_slice() } else { std::slice::from_ref(step) };
+            let parts = if let Step::Union(parts) = step {
+                parts.as_slice()
+            } else {
+                std::slice::from_ref(step)
+            };
             let mut next = Vec::new();
-            parts.iter().for_each(|part| found.iter().for_each(|value| part.apply(value, &mut next)));
+            parts
+                .iter()
+                .for_each(|part| found.iter().for_each(|value| part.apply(value, &mut next)));
             next
         })
     }
@@ -190,7 +205,9 @@ impl Step {
             Self::Union(steps) => steps.iter().for_each(|step| step.apply(value, found)),
             Self::Filter { path, comparison } => found.extend(items.iter().filter(|item| {
                 let has = path.find(item).into_iter().next();
-                comparison.as_ref().map_or(has.is_some(), |(comparison, wanted)| comparison.holds(has, wanted))
+                comparison
+                    .as_ref()
+                    .map_or(has.is_some(), |(comparison, wanted)| comparison.holds(has, wanted))
             })),
         }
     }
@@ -291,7 +308,10 @@ fn unescape(text: &str) -> Cow<'_, str> {
 fn bracket(inner: &str) -> Result<Step, PathError> {
     let inner = inner.trim();
     if let Some(filter) = inner.strip_prefix('?') {
-        let filter = filter.trim().strip_prefix('(').and_then(|filter| filter.strip_suffix(')'));
+        let filter = filter
+            .trim()
+            .strip_prefix('(')
+            .and_then(|filter| filter.strip_suffix(')'));
         return filter.map_or_else(|| refuse(inner, "a filter is [?(@.field==\"value\")]"), parse_filter);
     }
     let mut parts: Vec<&str> = Vec::new();
@@ -302,7 +322,11 @@ fn bracket(inner: &str) -> Result<Step, PathError> {
     }
     parts.push(&inner[from..]);
     let mut steps = parts.into_iter().map(one_of_bracket).collect::<Result<Vec<_>, _>>()?;
-    Ok(if steps.len() == 1 { steps.remove(0) } else { Step::Union(steps) })
+    Ok(if steps.len() == 1 {
+        steps.remove(0)
+    } else {
+        Step::Union(steps)
+    })
 }
 
 fn one_of_bracket(part: &str) -> Result<Step, PathError> {
@@ -323,9 +347,12 @@ fn one_of_bracket(part: &str) -> Result<Step, PathError> {
     }
     let bounds: Vec<&str> = part.split(':').map(str::trim).collect();
     let number = |text: &str| (!text.is_empty()).then(|| text.parse::<i64>()).transpose();
-    if let ([start, end] | [start, end, _], Some(step)) =
-        (bounds.as_slice(), bounds.get(2).map_or(Some(1), |step| step.parse().ok().filter(|step| *step > 0)))
-        && let (Ok(start), Ok(end)) = (number(start), number(end))
+    if let ([start, end] | [start, end, _], Some(step)) = (
+        bounds.as_slice(),
+        bounds
+            .get(2)
+            .map_or(Some(1), |step| step.parse().ok().filter(|step| *step > 0)),
+    ) && let (Ok(start), Ok(end)) = (number(start), number(end))
     {
         return Ok(Step::Slice { start, end, step });
     }
@@ -345,11 +372,20 @@ fn parse_filter(filter: &str) -> Result<Step, PathError> {
         Some((&filter[..at], *comparison, &filter[at + sign.len()..]))
     });
     let Some((left, comparison, right)) = found else {
-        return Ok(Step::Filter { path: path(filter)?, comparison: None });
+        return Ok(Step::Filter {
+            path: path(filter)?,
+            comparison: None,
+        });
     };
     match literal(right) {
-        Some(value) => Ok(Step::Filter { path: path(left)?, comparison: Some((comparison, value)) }),
-        None => refuse(filter, "the right side of a filter is a quoted text, a number, true, false or null"),
+        Some(value) => Ok(Step::Filter {
+            path: path(left)?,
+            comparison: Some((comparison, value)),
+        }),
+        None => refuse(
+            filter,
+            "the right side of a filter is a quoted text, a number, true, false or null",
+        ),
     }
 }
 
@@ -380,11 +416,16 @@ impl Template {
                 push(&mut open, Node::Text(rest[..begin].to_owned()));
             }
             let inner = &rest[begin + 1..];
-            let Some(end) = outside(inner, "}").next() else { return refuse(&rest[begin..], "a brace is not closed") };
+            let Some(end) = outside(inner, "}").next() else {
+                return refuse(&rest[begin..], "a brace is not closed");
+            };
             has_braces = true;
             rest = &inner[end + 1..];
             let action = inner[..end].trim();
-            match action.split_once(char::is_whitespace).map_or((action, ""), |(word, more)| (word, more.trim())) {
+            match action
+                .split_once(char::is_whitespace)
+                .map_or((action, ""), |(word, more)| (word, more.trim()))
+            {
                 ("range", path) => open.push((Some(Path::parse(path)?), Vec::new())),
                 ("end", "") => match open.pop() {
                     Some((Some(path), nodes)) => push(&mut open, Node::Each(path, nodes)),
@@ -427,9 +468,10 @@ fn render(nodes: &[Node], root: &Value, current: &Value, text: &mut String) {
                 let found: Vec<Cow<'_, str>> = path.find(start(path)).into_iter().map(show).collect();
                 text.push_str(&found.join(" "));
             }
-            Node::Each(path, nodes) => {
-                path.find(start(path)).into_iter().for_each(|one| render(nodes, root, one, text))
-            }
+            Node::Each(path, nodes) => path
+                .find(start(path))
+                .into_iter()
+                .for_each(|one| render(nodes, root, one, text)),
         }
     }
 }
@@ -475,7 +517,14 @@ mod tests {
         ] {
             assert_eq!(first(&object(), path), Some(&expected), "{path}");
         }
-        for path in [".spec.none", ".spec[", ".status.conditions[?(x)]", ".spec.list[9]", "..", ".spec.list[-9]"] {
+        for path in [
+            ".spec.none",
+            ".spec[",
+            ".status.conditions[?(x)]",
+            ".spec.list[9]",
+            "..",
+            ".spec.list[-9]",
+        ] {
             assert_eq!(first(&object(), path), None, "{path}");
         }
     }
@@ -484,17 +533,29 @@ mod tests {
     fn templates_print_what_kubectl_prints() {
         for (template, expected) in [
             ("{.items[*].metadata.name}", "web db"),
-            (r#"{range .items[*]}{.metadata.name}{"\t"}{.size}{"\n"}{end}"#, "web\t3\ndb\t10\n"),
+            (
+                r#"{range .items[*]}{.metadata.name}{"\t"}{.size}{"\n"}{end}"#,
+                "web\t3\ndb\t10\n",
+            ),
             ("{range .items[*]}{.metadata.name}={$.kind} {end}", "web=List db=List "),
             ("name: {.items[0].metadata.name}.", "name: web."),
             ("{.items[?(@.size>3)].metadata.name}", "db"),
             ("{.items[?(@.metadata.labels.tier)].metadata.name}", "web"),
-            ("{.items[?(@.size<=3)]['metadata','size']}", r#"{"labels":{"tier":"a"},"name":"web"} 3"#),
-            ("{.spec.list[0:2]}|{.spec.list[::2]}|{.spec.list[-1:]}|{.spec.list[0,2]}", "1 2|1 3|3|1 3"),
+            (
+                "{.items[?(@.size<=3)]['metadata','size']}",
+                r#"{"labels":{"tier":"a"},"name":"web"} 3"#,
+            ),
+            (
+                "{.spec.list[0:2]}|{.spec.list[::2]}|{.spec.list[-1:]}|{.spec.list[0,2]}",
+                "1 2|1 3|3|1 3",
+            ),
             ("{..name}", "web db"),
             ("{['kind','none']}", "List"),
             ("{.items[*]['metadata.name', 'size']}", "web db 3 10"),
-            ("{.items[0]['metadata.labels.tier']}{.spec['a.b']}{.spec['a\\.b']}", "adotteddotted"),
+            (
+                "{.items[0]['metadata.labels.tier']}{.spec['a.b']}{.spec['a\\.b']}",
+                "adotteddotted",
+            ),
             ("{.spec.on} {.spec.list} {.none}", "true [1,2,3] "),
             ("{$.kind}{@.kind}{'}'}", "ListList}"),
         ] {
@@ -512,16 +573,35 @@ mod tests {
             ("{}", "braces are empty"),
             ("{range .items[*]}{.a}", "a range has no end"),
             ("{end}", "an end has no range"),
-            ("{.a[x]}", "brackets hold *, an index, a slice, a quoted name or a filter"),
-            ("{.a[::0]}", "brackets hold *, an index, a slice, a quoted name or a filter"),
-            ("{.a[?(@.b==c)]}", "the right side of a filter is a quoted text, a number, true, false or null"),
+            (
+                "{.a[x]}",
+                "brackets hold *, an index, a slice, a quoted name or a filter",
+            ),
+            (
+                "{.a[::0]}",
+                "brackets hold *, an index, a slice, a quoted name or a filter",
+            ),
+            (
+                "{.a[?(@.b==c)]}",
+                "the right side of a filter is a quoted text, a number, true, false or null",
+            ),
             ("{.a[?(b)]}", "the left side of a filter begins with @"),
             ("{.a[?(@.b==1 && @.c==2)]}", "a filter makes one comparison"),
             ("{.a..}", "a field has no name"),
-            ("{.a .b}", "put a name with such characters into brackets and quotes: ['…']"),
-            ("{if .a}", "put a name with such characters into brackets and quotes: ['…']"),
+            (
+                "{.a .b}",
+                "put a name with such characters into brackets and quotes: ['…']",
+            ),
+            (
+                "{if .a}",
+                "put a name with such characters into brackets and quotes: ['…']",
+            ),
         ] {
-            assert_eq!(Template::parse(template).map(drop).map_err(|error| error.why), Err(why), "{template}");
+            assert_eq!(
+                Template::parse(template).map(drop).map_err(|error| error.why),
+                Err(why),
+                "{template}"
+            );
         }
     }
 }

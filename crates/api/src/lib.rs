@@ -175,7 +175,11 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
 /// Replaces the derive's own description with that of the type.
 fn describe_kind(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
-        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
+        let Some(schema) = version
+            .schema
+            .as_mut()
+            .and_then(|schema| schema.open_api_v3_schema.as_mut())
+        else {
             continue;
         };
         let spec = schema.properties.as_ref().and_then(|properties| properties.get("spec"));
@@ -191,11 +195,25 @@ mod tests {
     fn every_kind_has_a_structural_schema_and_its_columns() {
         for crd in custom_resource_definitions() {
             let version = &crd.spec.versions[0];
-            let schema = version.schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref()).expect("a schema");
+            let schema = version
+                .schema
+                .as_ref()
+                .and_then(|s| s.open_api_v3_schema.as_ref())
+                .expect("a schema");
             let properties = schema.properties.as_ref().expect("properties");
             assert!(properties.contains_key("spec"), "{}", crd.spec.names.kind);
-            assert_eq!(properties.contains_key("status"), version.subresources.is_some(), "{}", crd.spec.names.kind);
-            assert!(version.additional_printer_columns.as_ref().is_some_and(|c| !c.is_empty()));
+            assert_eq!(
+                properties.contains_key("status"),
+                version.subresources.is_some(),
+                "{}",
+                crd.spec.names.kind
+            );
+            assert!(
+                version
+                    .additional_printer_columns
+                    .as_ref()
+                    .is_some_and(|c| !c.is_empty())
+            );
         }
     }
 }

@@ -30,8 +30,16 @@ pub const OBJECT_NAME: &str = "farwater";
     namespaced,
     status = "ServiceSetStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Clusters", type_ = "integer", json_path = ".status.clusters.matched"),
     printcolumn(name = "Healthy", type_ = "integer", json_path = ".status.clusters.ready"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")

@@ -31,8 +31,16 @@ pub const MAX_RECIPIENTS: usize = 32;
     namespaced,
     status = "NotificationProviderStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address", priority = 1)
@@ -98,8 +106,15 @@ pub enum ProviderType {
 }
 
 impl ProviderType {
-    pub const ALL: [Self; 7] =
-        [Self::Generic, Self::Slack, Self::MsTeams, Self::Email, Self::GitHub, Self::GitLab, Self::Gitea];
+    pub const ALL: [Self; 7] = [
+        Self::Generic,
+        Self::Slack,
+        Self::MsTeams,
+        Self::Email,
+        Self::GitHub,
+        Self::GitLab,
+        Self::Gitea,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -140,7 +155,10 @@ pub struct EmailOptions {
 pub struct CommitStatusOptions {
     /// First part of each context: `farwater/NAMESPACE/SET`. Hubs that share a repository need different ones.
     #[serde(default = "default_context")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub context: String,
     /// Whether to set a status for each cluster, `farwater/NAMESPACE/SET/CLUSTER`, beside the set's.
     #[serde(default)]
@@ -149,7 +167,10 @@ pub struct CommitStatusOptions {
 
 impl Default for CommitStatusOptions {
     fn default() -> Self {
-        Self { context: default_context(), per_cluster: false }
+        Self {
+            context: default_context(),
+            per_cluster: false,
+        }
     }
 }
 
@@ -186,7 +207,10 @@ mod tests {
             json!({"type": "github", "address": "https://github.com/team/infra", "commitStatus": {"perCluster": true}});
         let spec: NotificationProviderSpec = serde_json::from_value(spec).unwrap();
         let status = spec.commit_status.unwrap();
-        assert_eq!((status.context.as_str(), status.per_cluster, spec.suspend), ("farwater", true, false));
+        assert_eq!(
+            (status.context.as_str(), status.per_cluster, spec.suspend),
+            ("farwater", true, false)
+        );
         for kind in ProviderType::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }

@@ -29,8 +29,16 @@ pub const EVERY: &str = "*";
     namespaced,
     status = "NotificationRuleStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.providerRef.name"),
     printcolumn(name = "Severity", type_ = "string", json_path = ".spec.eventSeverity"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -113,6 +121,9 @@ mod tests {
             "eventSources": [{"kind": "ServiceSet", "name": "*", "matchLabels": {"team": "a"}}],
         });
         let spec: NotificationRuleSpec = serde_json::from_value(spec).unwrap();
-        assert_eq!((spec.event_severity, spec.event_sources[0].kind), (EventSeverity::Info, EventKind::ServiceSet));
+        assert_eq!(
+            (spec.event_severity, spec.event_sources[0].kind),
+            (EventSeverity::Info, EventKind::ServiceSet)
+        );
     }
 }

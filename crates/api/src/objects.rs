@@ -27,12 +27,21 @@ pub struct ObjectRef {
 
 impl ObjectRef {
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// The object's identity: two versions of one kind are the same object.
     pub fn id(&self) -> ObjectId<'_> {
-        ObjectId { group: &self.group, kind: &self.kind, namespace: &self.namespace, name: &self.name }
+        ObjectId {
+            group: &self.group,
+            kind: &self.kind,
+            namespace: &self.namespace,
+            name: &self.name,
+        }
     }
 }
 
@@ -173,15 +182,30 @@ mod tests {
         assert_eq!(read("\"Applied\"").unwrap(), Outcome::Applied);
         assert_eq!(read("\"Paused\"").unwrap(), Outcome::Unknown);
         assert!(read("{}").is_err());
-        assert_eq!(serde_json::from_str::<SyncState>("\"Adopting\"").unwrap(), SyncState::Unknown);
+        assert_eq!(
+            serde_json::from_str::<SyncState>("\"Adopting\"").unwrap(),
+            SyncState::Unknown
+        );
         assert_eq!(serde_json::from_str::<Health>("\"Degraded\"").unwrap(), Health::Unknown);
     }
 
     #[test]
     fn the_worst_health_comes_first() {
-        let mut all = [Health::Current, Health::Unknown, Health::Failed, Health::Terminating, Health::InProgress];
+        let mut all = [
+            Health::Current,
+            Health::Unknown,
+            Health::Failed,
+            Health::Terminating,
+            Health::InProgress,
+        ];
         all.sort_unstable();
-        let worst_first = [Health::Failed, Health::InProgress, Health::Terminating, Health::Unknown, Health::Current];
+        let worst_first = [
+            Health::Failed,
+            Health::InProgress,
+            Health::Terminating,
+            Health::Unknown,
+            Health::Current,
+        ];
         assert_eq!(all, worst_first);
     }
 }

@@ -150,7 +150,9 @@ impl Parameters {
             return;
         }
         let configuration = self.values.entry("configuration").or_insert_with(|| Map::new().into());
-        let Some(configuration) = configuration.as_object_mut() else { return };
+        let Some(configuration) = configuration.as_object_mut() else {
+            return;
+        };
         for (name, text) in texts {
             configuration.insert(name.clone(), text.clone().into());
             let at = pointer(&["configuration", name]);
@@ -169,7 +171,9 @@ impl Parameters {
 
 /// A JSON pointer (RFC 6901).
 pub fn pointer(path: &[&str]) -> String {
-    path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
+    path.iter()
+        .map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1")))
+        .collect()
 }
 
 /// Never printed, and never stored in plain text.
@@ -271,10 +275,18 @@ pub fn changed_keys(kind: &str, before: &Value, after: &Value) -> ChangedKeys {
         return ChangedKeys::Any;
     }
     let differs = |key: &&String| before.keys.get(*key) != after.keys.get(*key);
-    let mut changed: BTreeSet<String> = before.keys.keys().chain(after.keys.keys()).filter(differs).cloned().collect();
+    let mut changed: BTreeSet<String> = before
+        .keys
+        .keys()
+        .chain(after.keys.keys())
+        .filter(differs)
+        .cloned()
+        .collect();
     if kind == "clusters.farwater.dev" {
-        let parts: Vec<String> =
-            changed.iter().filter_map(|key| Some(format!("{}/*", key.split_once('/')?.0))).collect();
+        let parts: Vec<String> = changed
+            .iter()
+            .filter_map(|key| Some(format!("{}/*", key.split_once('/')?.0)))
+            .collect();
         changed.extend(parts);
     }
     ChangedKeys::Some(changed)
@@ -288,7 +300,10 @@ struct Content<'a> {
 }
 
 fn content<'a>(kind: &str, object: &'a Value) -> Option<Content<'a>> {
-    let mut content = Content { whole: Vec::new(), keys: BTreeMap::new() };
+    let mut content = Content {
+        whole: Vec::new(),
+        keys: BTreeMap::new(),
+    };
     let mut add = |prefix: &str, map: &'a Value| {
         for (key, value) in map.as_object().into_iter().flatten() {
             content.keys.entry(format!("{prefix}{key}")).or_default().push(value);
@@ -304,20 +319,30 @@ fn content<'a>(kind: &str, object: &'a Value) -> Option<Content<'a>> {
             add("Labels/", &object["metadata"]["labels"]);
             add("Annotations/", &object["metadata"]["annotations"]);
             add("Metadata/", &object["spec"]["metadata"]);
-            content.keys.insert("Version/*".to_owned(), vec![&object["status"]["kubernetesVersion"]]);
+            content
+                .keys
+                .insert("Version/*".to_owned(), vec![&object["status"]["kubernetesVersion"]]);
         }
         "servicecontexts.farwater.dev" => {
             let spec = &object["spec"];
             add("", &spec["configuration"]);
             content.whole.push(&spec["sensitive"]);
             for reference in spec["secretRefs"].as_array().into_iter().flatten() {
-                let picked: Vec<&str> =
-                    reference["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                let picked: Vec<&str> = reference["keys"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .collect();
                 if picked.is_empty() {
                     content.whole.push(reference);
                 }
                 for key in picked {
-                    content.keys.entry(key.to_owned()).or_default().extend([&reference["name"], &reference["backend"]]);
+                    content
+                        .keys
+                        .entry(key.to_owned())
+                        .or_default()
+                        .extend([&reference["name"], &reference["backend"]]);
                 }
             }
         }
@@ -377,10 +402,25 @@ mod tests {
     #[test]
     fn keys_change_with_their_values_and_with_nothing_else() {
         let data = |data: Value| json!({"metadata": {"labels": data}, "data": data, "binaryData": {"z": "AA=="}});
-        check("secrets", data(json!({"a": "1", "b": "2"})), data(json!({"a": "1", "b": "3", "c": "4"})), &["b", "c"]);
+        check(
+            "secrets",
+            data(json!({"a": "1", "b": "2"})),
+            data(json!({"a": "1", "b": "3", "c": "4"})),
+            &["b", "c"],
+        );
         check("configmaps", data(json!({"a": "1"})), data(json!({})), &["a"]);
-        check("configmaps", json!({"data": {"a": "YQ=="}}), json!({"binaryData": {"a": "YQ=="}}), &[]);
-        check("secrets", json!({"data": {"a": "1"}}), json!({"data": {"a": "1"}, "type": "x"}), &[]);
+        check(
+            "configmaps",
+            json!({"data": {"a": "YQ=="}}),
+            json!({"binaryData": {"a": "YQ=="}}),
+            &[],
+        );
+        check(
+            "secrets",
+            json!({"data": {"a": "1"}}),
+            json!({"data": {"a": "1"}, "type": "x"}),
+            &[],
+        );
         check("secrets", json!({}), json!({"data": {"a": null}}), &["a"]);
         check("roles", json!({"data": {"a": "1"}}), json!({}), &[]);
     }
@@ -393,7 +433,12 @@ mod tests {
         });
         let mut after = before.clone();
         after["metadata"]["labels"]["region"] = json!("us");
-        check("clusters.farwater.dev", before.clone(), after.clone(), &["Labels/*", "Labels/region"]);
+        check(
+            "clusters.farwater.dev",
+            before.clone(),
+            after.clone(),
+            &["Labels/*", "Labels/region"],
+        );
         after["spec"] = json!({"suspend": true});
         after["status"] = json!({"kubernetesVersion": "v1.36.1"});
         let expected = ["Labels/*", "Labels/region", "Metadata/*", "Metadata/vpc", "Version/*"];
@@ -408,7 +453,12 @@ mod tests {
         let context = |spec: Value| json!({"spec": spec});
         let kind = "servicecontexts.farwater.dev";
         let plain = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}}));
-        check(kind, plain.clone(), context(json!({"configuration": {"a": {"b": [2]}, "c": 1}})), &["a"]);
+        check(
+            kind,
+            plain.clone(),
+            context(json!({"configuration": {"a": {"b": [2]}, "c": 1}})),
+            &["a"],
+        );
         let picked = |name: &str| {
             let picks = json!([{"name": name, "keys": ["x", "y"]}]);
             context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "secretRefs": picks}))
@@ -424,9 +474,16 @@ mod tests {
 
     #[test]
     fn nothing_secret_is_printed() {
-        let values = json!({"configuration": {"a": "hunter2", "b/c": "d"}}).as_object().unwrap().clone();
+        let values = json!({"configuration": {"a": "hunter2", "b/c": "d"}})
+            .as_object()
+            .unwrap()
+            .clone();
         let secret = vec!["/configuration/b~1c".to_owned()];
-        let mut parameters = Parameters { values, secret, ..Parameters::default() };
+        let mut parameters = Parameters {
+            values,
+            secret,
+            ..Parameters::default()
+        };
         parameters.fill("e/f", "g".to_owned());
         assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["d", "g"]);
         assert_eq!(format!("{parameters:?}"), "Parameters { .. }");
@@ -453,6 +510,9 @@ mod tests {
             "has 15 bytes as JSON; at most 5 are taken"
         );
         let many: Map<String, Value> = (0..=MAX_NAMES).map(|n| (n.to_string(), Value::Null)).collect();
-        assert_eq!(check_free_form(&many, 1 << 20).unwrap_err(), "has 513 names; at most 512 are taken");
+        assert_eq!(
+            check_free_form(&many, 1 << 20).unwrap_err(),
+            "has 513 names; at most 512 are taken"
+        );
     }
 }

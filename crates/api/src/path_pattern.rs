@@ -74,7 +74,9 @@ impl PathPattern {
         for name in text.split('/') {
             steps.push(match name {
                 "" | "." | ".." => {
-                    return Err(PatternProblem("has an empty name, or one of dots alone, between slashes"));
+                    return Err(PatternProblem(
+                        "has an empty name, or one of dots alone, between slashes",
+                    ));
                 }
                 // Any number of stars.
                 stars if stars.len() > 1 && stars.bytes().all(|byte| byte == b'*') => Step::Folders,
@@ -131,8 +133,10 @@ pub fn alternatives(text: &str) -> Result<Vec<String>, PatternProblem> {
                 if before.len() * inner.len() > MAX_ALTERNATIVES {
                     return Err(PatternProblem("stands for over 64 patterns: use fewer braces"));
                 }
-                found =
-                    before.iter().flat_map(|before| inner.iter().map(move |one| format!("{before}{one}"))).collect();
+                found = before
+                    .iter()
+                    .flat_map(|before| inner.iter().map(move |one| format!("{before}{one}")))
+                    .collect();
                 open = None;
                 continue;
             }
@@ -233,7 +237,11 @@ fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem>
         if is_range {
             *characters = ahead;
         }
-        let last = if is_range { next_of(characters).ok_or(unclosed)? } else { first };
+        let last = if is_range {
+            next_of(characters).ok_or(unclosed)?
+        } else {
+            first
+        };
         ranges.push((first, last));
     }
 }
@@ -262,12 +270,24 @@ mod tests {
 
     #[test]
     fn patterns_fit_as_those_of_gitignore() {
-        check("setup", &["setup", "a/setup", "setup/"], &["setup/a", "setups", "a.setup"]);
+        check(
+            "setup",
+            &["setup", "a/setup", "setup/"],
+            &["setup/a", "setups", "a.setup"],
+        );
         check("setup/", &["setup/", "a/b/setup/"], &["setup", "a/setup"]);
         check("/setup", &["setup"], &["a/setup"]);
-        check("a/*.yaml", &["a/x.yaml", "a/.yaml"], &["a/b/x.yaml", "b/a/x.yaml", "a/x.yml"]);
+        check(
+            "a/*.yaml",
+            &["a/x.yaml", "a/.yaml"],
+            &["a/b/x.yaml", "b/a/x.yaml", "a/x.yml"],
+        );
         check("*.yaml", &["x.yaml", "a/b/x.yaml"], &["x.yaml.liquid"]);
-        check("**/test/*.yaml", &["test/a.yaml", "x/y/test/a.yaml"], &["test/x/a.yaml"]);
+        check(
+            "**/test/*.yaml",
+            &["test/a.yaml", "x/y/test/a.yaml"],
+            &["test/x/a.yaml"],
+        );
         check("a/**/b", &["a/b", "a/x/b", "a/x/y/b"], &["b", "x/a/b"]);
         check("a/**", &["a/b", "a/b/c"], &["a", "b"]);
         check("**", &["a", "a/b"], &[]);
@@ -300,7 +320,10 @@ mod tests {
         let check = |text: &str, expected: &[&str]| assert_eq!(alternatives(text).unwrap(), expected, "{text}");
         check("a/*.yaml", &["a/*.yaml"]);
         check("{config.yaml,env-*/*}", &["config.yaml", "env-*/*"]);
-        check("a/{b,c}{,-d}.yaml", &["a/b.yaml", "a/b-d.yaml", "a/c.yaml", "a/c-d.yaml"]);
+        check(
+            "a/{b,c}{,-d}.yaml",
+            &["a/b.yaml", "a/b-d.yaml", "a/c.yaml", "a/c-d.yaml"],
+        );
         check("a,{b}", &["a,b"]);
         check(r"\{a,b\}{c\,d,e}", &[r"\{a,b\}c\,d", r"\{a,b\}e"]);
         assert_eq!(alternatives(&"{a,b}".repeat(6)).unwrap().len(), MAX_ALTERNATIVES);

@@ -34,8 +34,16 @@ pub const MAX_OF_STAGE: usize = 32;
     namespaced,
     status = "PipelineStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
@@ -55,7 +63,10 @@ pub struct PipelineSpec {
 impl PipelineSpec {
     /// Promoted names in `configuration`.
     pub fn promotes(&self) -> &[String] {
-        self.promotes.as_ref().map(|promotes| promotes.configuration.as_slice()).unwrap_or_default()
+        self.promotes
+            .as_ref()
+            .map(|promotes| promotes.configuration.as_slice())
+            .unwrap_or_default()
     }
 }
 

@@ -338,14 +338,51 @@ mod tests {
 
     #[test]
     fn a_plan_is_quiet_if_nothing_is_done_and_nothing_waits() {
-        let plan = ServicePlan { unchanged: 3, hidden: 9, forgotten: 1, ..ServicePlan::default() };
+        let plan = ServicePlan {
+            unchanged: 3,
+            hidden: 9,
+            forgotten: 1,
+            ..ServicePlan::default()
+        };
         assert!(plan.is_quiet());
-        assert!(!ServicePlan { held: Some("the service is suspended".to_owned()), ..plan.clone() }.is_quiet());
-        let left = |sync| LeftOut { object: object(), sync, reason: String::new() };
-        assert!(ServicePlan { left_out: vec![left(SyncState::Drifted)], ..plan.clone() }.is_quiet());
-        assert!(!ServicePlan { left_out: vec![left(SyncState::Refused)], ..plan.clone() }.is_quiet());
-        let delete = PlannedDelete { object: object(), wave: 0, held: true };
-        assert!(!ServicePlan { deletes: vec![delete], ..plan.clone() }.is_quiet());
+        assert!(
+            !ServicePlan {
+                held: Some("the service is suspended".to_owned()),
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        let left = |sync| LeftOut {
+            object: object(),
+            sync,
+            reason: String::new(),
+        };
+        assert!(
+            ServicePlan {
+                left_out: vec![left(SyncState::Drifted)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        assert!(
+            !ServicePlan {
+                left_out: vec![left(SyncState::Refused)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        let delete = PlannedDelete {
+            object: object(),
+            wave: 0,
+            held: true,
+        };
+        assert!(
+            !ServicePlan {
+                deletes: vec![delete],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
         let change = |effect| PlannedChange {
             object: object(),
             wave: 0,
@@ -357,8 +394,20 @@ mod tests {
             message: String::new(),
             made_up: false,
         };
-        assert!(ServicePlan { changes: vec![change(Effect::Nothing)], ..plan.clone() }.is_quiet());
-        assert!(!ServicePlan { changes: vec![change(Effect::Change)], ..plan.clone() }.is_quiet());
+        assert!(
+            ServicePlan {
+                changes: vec![change(Effect::Nothing)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        assert!(
+            !ServicePlan {
+                changes: vec![change(Effect::Change)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
         let hook = |effect| PlannedHook {
             object: object(),
             phase: HookPhase::PostSync,
@@ -367,9 +416,27 @@ mod tests {
             effect,
             message: String::new(),
         };
-        assert!(ServicePlan { hooks: vec![hook(HookEffect::RunOnFailure)], ..plan.clone() }.is_quiet());
-        assert!(!ServicePlan { hooks: vec![hook(HookEffect::Run)], ..plan.clone() }.is_quiet());
-        assert!(!ServicePlan { hooks: vec![hook(HookEffect::Failed)], ..plan }.is_quiet());
+        assert!(
+            ServicePlan {
+                hooks: vec![hook(HookEffect::RunOnFailure)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        assert!(
+            !ServicePlan {
+                hooks: vec![hook(HookEffect::Run)],
+                ..plan.clone()
+            }
+            .is_quiet()
+        );
+        assert!(
+            !ServicePlan {
+                hooks: vec![hook(HookEffect::Failed)],
+                ..plan
+            }
+            .is_quiet()
+        );
     }
 
     #[test]
@@ -380,8 +447,14 @@ mod tests {
             "leftOut": [{"version": "v1", "kind": "ConfigMap", "name": "b", "sync": "Parked", "reason": "x"}],
         });
         let plan: ServicePlan = serde_json::from_value(text).unwrap();
-        assert_eq!((plan.changes[0].cause, plan.changes[0].effect), (PlannedCause::Unknown, Effect::Unknown));
-        assert_eq!((plan.hooks[0].phase, plan.hooks[0].effect), (HookPhase::Unknown, HookEffect::Unknown));
+        assert_eq!(
+            (plan.changes[0].cause, plan.changes[0].effect),
+            (PlannedCause::Unknown, Effect::Unknown)
+        );
+        assert_eq!(
+            (plan.hooks[0].phase, plan.hooks[0].effect),
+            (HookPhase::Unknown, HookEffect::Unknown)
+        );
         assert_eq!(plan.left_out[0].sync, SyncState::Unknown);
         assert!(serde_json::from_value::<PlanQuery>(json!({"branch": "main"})).is_err());
     }

@@ -144,7 +144,10 @@ impl SigningKey {
     pub fn new(public_key: &[u8]) -> Self {
         let mut id = Digest::of(public_key).to_hex();
         id.truncate(16);
-        Self { id, public_key: BASE64.encode(public_key) }
+        Self {
+            id,
+            public_key: BASE64.encode(public_key),
+        }
     }
 
     /// Bytes of the key. None if it is no key, or the id does not match.
@@ -343,7 +346,10 @@ pub struct Statement {
 
 impl Statement {
     pub fn number(&self) -> Number {
-        Number { epoch: self.epoch, generation: self.generation }
+        Number {
+            epoch: self.epoch,
+            generation: self.generation,
+        }
     }
 
     /// Prefix of the signed message. The statement's canonical JSON follows.
@@ -362,7 +368,10 @@ impl Statement {
 
 /// sha256 over the sorted lines `service uid, entry digest`.
 pub fn tag(entries: &[Verbatim<Entry>]) -> Digest {
-    let mut lines: Vec<String> = entries.iter().map(|e| format!("{} {}\n", e.service.uid, e.digest())).collect();
+    let mut lines: Vec<String> = entries
+        .iter()
+        .map(|e| format!("{} {}\n", e.service.uid, e.digest()))
+        .collect();
     lines.sort_unstable();
     Digest::of(lines.concat())
 }

@@ -100,7 +100,12 @@ pub struct RawOptions {
 
 impl RawOptions {
     /// All files of a folder and of the folders below.
-    pub const ALL: Self = Self { recurse: true, include: Vec::new(), exclude: Vec::new(), allow_empty: false };
+    pub const ALL: Self = Self {
+        recurse: true,
+        include: Vec::new(),
+        exclude: Vec::new(),
+        allow_empty: false,
+    };
 }
 
 impl Default for RawOptions {
@@ -309,7 +314,13 @@ impl fmt::Display for Problem {
 pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
     let mut found = Vec::new();
     for (index, renderer) in renderers.iter().enumerate() {
-        let mut fail = |field: &str, why| found.push(Problem { index, field: field.to_owned(), why });
+        let mut fail = |field: &str, why| {
+            found.push(Problem {
+                index,
+                field: field.to_owned(),
+                why,
+            })
+        };
         let is_plugin = renderer.kind == RendererType::Plugin;
         if is_plugin != renderer.plugin.is_some() {
             fail(".plugin", "a renderer of type Plugin, and no other, names its plugin");
@@ -326,8 +337,10 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
         if renderer.kustomize.is_some() && !matches!(renderer.kind, RendererType::Auto | RendererType::Kustomize) {
             fail(".kustomize", "is for renderers of type Kustomize or Auto");
         }
-        for (field, patterns) in
-            renderer.raw.iter().flat_map(|raw| [("include", &raw.include), ("exclude", &raw.exclude)])
+        for (field, patterns) in renderer
+            .raw
+            .iter()
+            .flat_map(|raw| [("include", &raw.include), ("exclude", &raw.exclude)])
         {
             for (n, pattern) in patterns.iter().enumerate() {
                 let parsed = path_pattern::alternatives(pattern).and_then(|all| {
@@ -345,7 +358,10 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
         for (m, post) in renderer.helm.iter().flat_map(|helm| &helm.post_renderers).enumerate() {
             let inline = !post.kustomize.patches.is_empty() || !post.kustomize.images.is_empty();
             if post.kustomize.path.is_some() == inline {
-                fail(&format!(".helm.postRenderers[{m}].kustomize"), "has either a path, or patches and images");
+                fail(
+                    &format!(".helm.postRenderers[{m}].kustomize"),
+                    "has either a path, or patches and images",
+                );
             }
         }
     }
@@ -358,8 +374,10 @@ mod tests {
 
     fn check(yaml: serde_json::Value, expected: &[&str]) {
         let renderers: Vec<Renderer> = serde_json::from_value(yaml).unwrap();
-        let fields: Vec<_> =
-            problems(&renderers).iter().map(|found| format!("[{}]{}", found.index, found.field)).collect();
+        let fields: Vec<_> = problems(&renderers)
+            .iter()
+            .map(|found| format!("[{}]{}", found.index, found.field))
+            .collect();
         assert_eq!(fields, expected);
     }
 
@@ -370,9 +388,18 @@ mod tests {
             json!([{}, {"path": "chart", "helm": {"values": {"a": 1}}}, {"type": "Plugin", "plugin": "jsonnet"}]),
             &[],
         );
-        check(json!([{"type": "Raw", "helm": {}}, {"type": "Helm", "kustomize": {}}]), &["[0].helm", "[1].kustomize"]);
-        check(json!([{"type": "Plugin"}, {"plugin": "jsonnet"}]), &["[0].plugin", "[1].plugin"]);
-        check(json!([{"raw": {"recurse": false, "exclude": ["setup/", "*.tmpl.yaml"]}}]), &[]);
+        check(
+            json!([{"type": "Raw", "helm": {}}, {"type": "Helm", "kustomize": {}}]),
+            &["[0].helm", "[1].kustomize"],
+        );
+        check(
+            json!([{"type": "Plugin"}, {"plugin": "jsonnet"}]),
+            &["[0].plugin", "[1].plugin"],
+        );
+        check(
+            json!([{"raw": {"recurse": false, "exclude": ["setup/", "*.tmpl.yaml"]}}]),
+            &[],
+        );
         check(json!([{"type": "Kustomize", "raw": {}}]), &["[0].raw"]);
         check(
             json!([{"raw": {"include": ["!a", "../a", "{a,b}/c"], "exclude": ["a", "[a", "{a,/}", "{{a}}", "{a,!b}"]}}]),
@@ -391,7 +418,10 @@ mod tests {
         );
         check(
             json!([{"helm": {"postRenderers": [{"kustomize": {}}, {"kustomize": {"path": "x", "images": [{"name": "a"}]}}]}}]),
-            &["[0].helm.postRenderers[0].kustomize", "[0].helm.postRenderers[1].kustomize"],
+            &[
+                "[0].helm.postRenderers[0].kustomize",
+                "[0].helm.postRenderers[1].kustomize",
+            ],
         );
     }
 
@@ -400,6 +430,9 @@ mod tests {
         let renderer: Renderer = serde_json::from_str("{}").unwrap();
         assert_eq!(serde_json::to_string(&renderer).unwrap(), "{}");
         let raw: RawOptions = serde_json::from_str(r#"{"recurse":true}"#).unwrap();
-        assert_eq!((serde_json::to_string(&raw).unwrap(), raw), ("{}".to_owned(), RawOptions::default()));
+        assert_eq!(
+            (serde_json::to_string(&raw).unwrap(), raw),
+            ("{}".to_owned(), RawOptions::default())
+        );
     }
 }

@@ -268,7 +268,10 @@ mod tests {
     fn an_order_is_of_one_rollout() {
         let order: RolloutOrder =
             serde_json::from_str(r#"{"number": 7, "promote": "Step", "skip": ["a/b"], "reason": "seen"}"#).unwrap();
-        assert_eq!((order.number, order.promote, order.skip.len()), (7, Some(Promote::Step), 1));
+        assert_eq!(
+            (order.number, order.promote, order.skip.len()),
+            (7, Some(Promote::Step), 1)
+        );
         assert!(serde_json::from_str::<RolloutOrder>(r#"{"abort": true}"#).is_err());
     }
 }

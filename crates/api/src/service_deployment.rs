@@ -33,11 +33,24 @@ pub use crate::service_sources::{SourceKind, SourceReference};
     namespaced,
     status = "ServiceDeploymentStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Revision", type_ = "string", json_path = ".status.appliedRevision"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterRef.name", priority = 1),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".spec.clusterRef.name",
+        priority = 1
+    ),
     printcolumn(name = "Path", type_ = "string", json_path = ".spec.path", priority = 1)
 )]
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
@@ -218,7 +231,10 @@ pub enum DeletionPolicy {
 impl ServiceDeployment {
     /// The reconcile request that the status does not acknowledge yet.
     pub fn open_request(&self) -> Option<&str> {
-        let handled = self.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
+        let handled = self
+            .status
+            .as_ref()
+            .and_then(|status| status.last_handled_reconcile_at.as_deref());
         crate::requested_at(&self.metadata).filter(|value| Some(*value) != handled)
     }
 }

@@ -57,8 +57,16 @@ const OWN_FIELDS: [&str; 5] = ["clusterRef", "deletionPolicy", "suspend", "suspe
     namespaced,
     status = "ServiceSetStatus",
     derive = "PartialEq",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Clusters", type_ = "integer", json_path = ".status.clusters.matched"),
     printcolumn(name = "Healthy", type_ = "integer", json_path = ".status.clusters.ready"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -314,7 +322,13 @@ impl RolloutStatus {
 
     /// `rollout 3 is Progressing: 1 of 2 clusters are done`
     pub fn so_far(&self) -> String {
-        format!("rollout {} is {}: {} of {} clusters are done", self.number, self.phase, self.updated, self.clusters())
+        format!(
+            "rollout {} is {}: {} of {} clusters are done",
+            self.number,
+            self.phase,
+            self.updated,
+            self.clusters()
+        )
     }
 }
 
@@ -444,7 +458,10 @@ pub struct SetVersion {
 impl SetVersion {
     /// Whether a newer rollout replaced this one before it was complete, halted or aborted.
     pub fn is_superseded(&self) -> bool {
-        let is_over = matches!(self.phase, RolloutPhase::Complete | RolloutPhase::Halted | RolloutPhase::Aborted);
+        let is_over = matches!(
+            self.phase,
+            RolloutPhase::Complete | RolloutPhase::Halted | RolloutPhase::Aborted
+        );
         self.ended.is_some() && !is_over
     }
 }

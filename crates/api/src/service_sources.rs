@@ -102,7 +102,11 @@ pub fn placed_url(url: &str, chart: Option<&str>) -> String {
     match chart {
         Some(chart) if url.starts_with("oci://") => format!("{}/{chart}", url.trim_end_matches('/')),
         Some(_) => url.to_owned(),
-        None => read_git_link(url).map(|(repository, _)| repository).or(read_file_link(url)).unwrap_or(url).to_owned(),
+        None => read_git_link(url)
+            .map(|(repository, _)| repository)
+            .or(read_file_link(url))
+            .unwrap_or(url)
+            .to_owned(),
     }
 }
 
@@ -142,9 +146,15 @@ mod tests {
         assert_eq!(placed_url(&link, None), "https://github.com/org/repo");
         assert_eq!(read_git_link("https://github.com/org/repo?ref=x"), None);
         let file = write_file_link("https://example.com/install.yaml");
-        assert_eq!((read_file_link(&file), read_git_link(&file)), (Some("https://example.com/install.yaml"), None));
+        assert_eq!(
+            (read_file_link(&file), read_git_link(&file)),
+            (Some("https://example.com/install.yaml"), None)
+        );
         assert_eq!(placed_url(&file, None), "https://example.com/install.yaml");
         assert_eq!(placed_url("oci://r/charts/", Some("web")), "oci://r/charts/web");
-        assert_eq!(placed_url("https://charts.example.com", Some("web")), "https://charts.example.com");
+        assert_eq!(
+            placed_url("https://charts.example.com", Some("web")),
+            "https://charts.example.com"
+        );
     }
 }

@@ -99,9 +99,24 @@ pub struct AnySource {
 
 impl From<GitRepository> for AnySource {
     fn from(source: GitRepository) -> Self {
-        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
+        let GitRepositorySpec {
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret_ref,
+            r#ref,
+            ..
+        } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
-        let GitReference { branch, tag, semver, name, commit, pipeline } = r#ref.unwrap_or_default();
+        let GitReference {
+            branch,
+            tag,
+            semver,
+            name,
+            commit,
+            pipeline,
+        } = r#ref.unwrap_or_default();
         let follows = stated([
             ("branch", branch),
             ("tag", tag),
@@ -119,7 +134,16 @@ impl From<GitRepository> for AnySource {
             stale_since: status.stale_since,
             last_handled_reconcile_at: status.last_handled_reconcile_at,
         };
-        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, follows, status }
+        Self {
+            kind: SourceKind::GitRepository,
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret,
+            follows,
+            status,
+        }
     }
 }
 
@@ -131,7 +155,10 @@ fn stated<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Option
 impl AnySource {
     /// Files that the hub provides. They need no fetch, so they are always ready.
     pub fn built_in() -> Self {
-        let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
+        let status = SourceStatus {
+            revision: Some(BUILT_IN_REVISION.to_owned()),
+            ..SourceStatus::default()
+        };
         let (url, interval, timeout) = (String::new(), String::new(), String::new());
         Self {
             kind: SourceKind::ManagedNamespace,
@@ -154,20 +181,53 @@ impl From<ManagedNamespace> for AnySource {
 
 impl From<HelmRepository> for AnySource {
     fn from(source: HelmRepository) -> Self {
-        let HelmRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let HelmRepositorySpec {
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret_ref,
+            ..
+        } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, follows: None, status }
+        Self {
+            kind: SourceKind::HelmRepository,
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret,
+            follows: None,
+            status,
+        }
     }
 }
 
 impl From<OCIRepository> for AnySource {
     fn from(source: OCIRepository) -> Self {
-        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
+        let OCIRepositorySpec {
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret_ref,
+            r#ref,
+            ..
+        } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
         let OCIReference { tag, semver, digest } = r#ref.unwrap_or_default();
         let follows = stated([("tag", tag), ("semver", semver), ("digest", digest)]);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, follows, status }
+        Self {
+            kind: SourceKind::OciRepository,
+            url,
+            interval,
+            timeout,
+            suspend,
+            secret,
+            follows,
+            status,
+        }
     }
 }

@@ -117,7 +117,10 @@ impl Trusted {
         let SignedSuccession { succession, signature } = next;
         let sequence = succession.sequence;
         if succession.installation != installation {
-            return Err(Broken::Installation(sequence, succession.installation.chars().take(64).collect()));
+            return Err(Broken::Installation(
+                sequence,
+                succession.installation.chars().take(64).collect(),
+            ));
         }
         if !verifies(&self.signing_key, &succession.message(), signature) {
             return Err(Broken::Forged(sequence, self.signing_key.id.clone()));
@@ -132,7 +135,10 @@ impl Trusted {
             return Err(Broken::Invalid(sequence, "names no authority, or too many"));
         }
         Ok(Self {
-            position: Position { sequence, link: Some(succession.link()) },
+            position: Position {
+                sequence,
+                link: Some(succession.link()),
+            },
             signing_key: succession.signing_key.clone(),
             authorities: succession.authorities.clone(),
         })
@@ -158,7 +164,10 @@ impl Trusted {
                 continue;
             }
             if found - known > 1 {
-                return Err(Broken::Gap { expected: known + 1, found });
+                return Err(Broken::Gap {
+                    expected: known + 1,
+                    found,
+                });
             }
             at = at.follow(installation, next, &verifies)?;
         }
@@ -228,7 +237,12 @@ pub fn follow_handovers<'a>(
 ) -> Option<&'a Handover> {
     let begin = handovers.iter().position(|link| link.handover.from == known)?;
     let mut at = None;
-    for SignedHandover { handover, signature, proof } in handovers.iter().skip(begin) {
+    for SignedHandover {
+        handover,
+        signature,
+        proof,
+    } in handovers.iter().skip(begin)
+    {
         let from = at.map_or(known, |last: &Handover| &last.public_key);
         let holds = handover.installation == installation
             && handover.cluster_uid == cluster_uid

@@ -14,12 +14,19 @@ fn key(n: u8) -> SigningKey {
 }
 
 fn first() -> Trusted {
-    Trusted { position: Position::default(), signing_key: key(0), authorities: vec![Digest::of("ca 0")] }
+    Trusted {
+        position: Position::default(),
+        signing_key: key(0),
+        authorities: vec![Digest::of("ca 0")],
+    }
 }
 
 fn signed(by: &SigningKey, succession: Succession) -> SignedSuccession {
     let succession = Verbatim::from(succession);
-    SignedSuccession { signature: sign(&by.id, &succession.message()), succession }
+    SignedSuccession {
+        signature: sign(&by.id, &succession.message()),
+        succession,
+    }
 }
 
 fn content(link: &SignedSuccession) -> Succession {
@@ -73,7 +80,10 @@ fn a_gap_and_a_wrong_order_are_refused() {
     assert_eq!(walk(&first(), std::slice::from_ref(&two)), gap(1, 2));
     assert_eq!(walk(&first(), &[one.clone(), three.clone()]), gap(2, 3));
     assert_eq!(walk(&first(), &[two, one.clone(), three]), gap(1, 2));
-    let last = Succession { sequence: u64::MAX, ..one.succession.into_value() };
+    let last = Succession {
+        sequence: u64::MAX,
+        ..one.succession.into_value()
+    };
     assert_eq!(walk(&first(), &[signed(&key(0), last)]), gap(1, u64::MAX));
 }
 
@@ -83,7 +93,10 @@ fn a_forged_succession_is_refused() {
     let forged = |number, by: u8| Err(Broken::Forged(number, key(by).id));
     let mut touched = content(&one);
     touched.authorities.push(Digest::of("evil"));
-    let touched = SignedSuccession { succession: touched.into(), ..one.clone() };
+    let touched = SignedSuccession {
+        succession: touched.into(),
+        ..one.clone()
+    };
     assert_eq!(walk(&first(), &[touched]), forged(1, 0));
     // Signed by an earlier key, which certifies only its own successor.
     let stolen = signed(&key(0), content(&two));
@@ -93,13 +106,34 @@ fn a_forged_succession_is_refused() {
     evil.signature.clear();
     assert_eq!(walk(&first(), &[one.clone(), evil]), forged(2, 1));
 
-    let foreign = Succession { installation: "j".to_owned(), ..content(&one) };
-    assert_eq!(walk(&first(), &[signed(&key(0), foreign)]), Err(Broken::Installation(1, "j".to_owned())));
-    let unsound = SigningKey { id: key(1).id, ..key(2) };
-    let unsound = Succession { signing_key: unsound, ..content(&one) };
-    assert!(matches!(walk(&first(), &[signed(&key(0), unsound)]), Err(Broken::Invalid(1, _))));
-    let nobody = Succession { authorities: Vec::new(), ..content(&one) };
-    assert!(matches!(walk(&first(), &[signed(&key(0), nobody)]), Err(Broken::Invalid(1, _))));
+    let foreign = Succession {
+        installation: "j".to_owned(),
+        ..content(&one)
+    };
+    assert_eq!(
+        walk(&first(), &[signed(&key(0), foreign)]),
+        Err(Broken::Installation(1, "j".to_owned()))
+    );
+    let unsound = SigningKey {
+        id: key(1).id,
+        ..key(2)
+    };
+    let unsound = Succession {
+        signing_key: unsound,
+        ..content(&one)
+    };
+    assert!(matches!(
+        walk(&first(), &[signed(&key(0), unsound)]),
+        Err(Broken::Invalid(1, _))
+    ));
+    let nobody = Succession {
+        authorities: Vec::new(),
+        ..content(&one)
+    };
+    assert!(matches!(
+        walk(&first(), &[signed(&key(0), nobody)]),
+        Err(Broken::Invalid(1, _))
+    ));
 }
 
 #[test]
@@ -108,7 +142,10 @@ fn a_succession_of_a_newer_version_is_followed_over_what_came() {
     let mut json = serde_json::to_value(&one.succession).unwrap();
     json["until"] = 7.into();
     let succession: Verbatim<Succession> = serde_json::from_value(json.clone()).unwrap();
-    let newer = SignedSuccession { signature: sign(&key(0).id, &succession.message()), succession };
+    let newer = SignedSuccession {
+        signature: sign(&key(0).id, &succession.message()),
+        succession,
+    };
     let at = walk(&first(), std::slice::from_ref(&newer)).unwrap();
     // Stored and passed on, it is the same.
     let kept: SignedSuccession = serde_json::from_str(&serde_json::to_string(&newer).unwrap()).unwrap();
@@ -117,7 +154,10 @@ fn a_succession_of_a_newer_version_is_followed_over_what_came() {
     assert_ne!(kept.succession.link(), one.succession.link());
     assert_eq!(walk(&first(), &[kept]).unwrap(), at);
     // Fields that this version ignores cannot be changed either.
-    let without = SignedSuccession { succession: one.succession, signature: newer.signature };
+    let without = SignedSuccession {
+        succession: one.succession,
+        signature: newer.signature,
+    };
     assert!(matches!(walk(&first(), &[without]), Err(Broken::Forged(1, _))));
 }
 
@@ -130,7 +170,14 @@ fn a_fork_is_refused_by_whoever_has_followed_the_other_branch() {
     assert_eq!(walk(&at_one, std::slice::from_ref(&other)), Err(Broken::Fork(1)));
     // The same with an unchanged signing key, which signs both branches.
     let branch = |authority: &str| {
-        signed(&key(0), Succession { signing_key: key(0), authorities: vec![Digest::of(authority)], ..content(&one) })
+        signed(
+            &key(0),
+            Succession {
+                signing_key: key(0),
+                authorities: vec![Digest::of(authority)],
+                ..content(&one)
+            },
+        )
     };
     let (here, there) = (branch("here"), branch("there"));
     let at_here = walk(&first(), &[here]).unwrap();
@@ -152,7 +199,11 @@ fn handed(from: u8, to: u8) -> SignedHandover {
 
 fn signed_handover(handover: Verbatim<Handover>) -> SignedHandover {
     let signature = sign(&handover.from, &handover.message());
-    SignedHandover { signature, proof: sign(&handover.public_key, &handover.proof_message()), handover }
+    SignedHandover {
+        signature,
+        proof: sign(&handover.public_key, &handover.proof_message()),
+        handover,
+    }
 }
 
 fn leads(known: u8, handovers: &[SignedHandover]) -> Option<String> {
@@ -179,17 +230,32 @@ fn a_handover_of_a_newer_agent_is_followed_over_what_came() {
     let newer = signed_handover(serde_json::from_value(json).unwrap());
     let sent: SignedHandover = serde_json::from_str(&serde_json::to_string(&newer).unwrap()).unwrap();
     assert_eq!(leads(0, &[sent]), Some(key(1).public_key));
-    assert_eq!(leads(0, &[SignedHandover { handover: handed(0, 1).handover, ..newer }]), None);
+    assert_eq!(
+        leads(
+            0,
+            &[SignedHandover {
+                handover: handed(0, 1).handover,
+                ..newer
+            }]
+        ),
+        None
+    );
 }
 
 #[test]
 fn a_handover_needs_the_old_key_and_the_new_one() {
     let good = handed(0, 1);
     assert_eq!(leads(0, std::slice::from_ref(&good)), Some(key(1).public_key));
-    let unsigned = SignedHandover { signature: sign(&key(9).public_key, &good.handover.message()), ..good.clone() };
+    let unsigned = SignedHandover {
+        signature: sign(&key(9).public_key, &good.handover.message()),
+        ..good.clone()
+    };
     assert_eq!(leads(0, &[unsigned]), None);
     // An agent cannot take over another agent's key.
-    let unproven = SignedHandover { proof: good.signature.clone(), ..good.clone() };
+    let unproven = SignedHandover {
+        proof: good.signature.clone(),
+        ..good.clone()
+    };
     assert_eq!(leads(0, &[unproven]), None);
     for change in [
         |handover: &mut Handover| handover.cluster_uid = "d".to_owned(),
@@ -198,6 +264,15 @@ fn a_handover_needs_the_old_key_and_the_new_one() {
     ] {
         let mut touched = good.handover.clone().into_value();
         change(&mut touched);
-        assert_eq!(leads(0, &[SignedHandover { handover: touched.into(), ..good.clone() }]), None);
+        assert_eq!(
+            leads(
+                0,
+                &[SignedHandover {
+                    handover: touched.into(),
+                    ..good.clone()
+                }]
+            ),
+            None
+        );
     }
 }

@@ -91,13 +91,22 @@ pub fn pack<T: Tree>(tree: &T, closure: &Closure, limits: &Limits) -> Result<Vec
     let mut writer = Writer::default();
     let mut left = limits.total_bytes;
     for (path, file) in &closure.files {
-        let bytes = tree.blob(&file.id, limits.file_bytes.min(left)).map_err(|source| match source {
-            TreeError::TooLarge { size, .. } if size > limits.file_bytes => {
-                PackError::FileTooLarge { path: path.clone(), size, limit: limits.file_bytes }
-            }
-            TreeError::TooLarge { .. } => PackError::TooLarge { limit: limits.total_bytes },
-            source => PackError::Read { path: path.clone(), source },
-        })?;
+        let bytes = tree
+            .blob(&file.id, limits.file_bytes.min(left))
+            .map_err(|source| match source {
+                TreeError::TooLarge { size, .. } if size > limits.file_bytes => PackError::FileTooLarge {
+                    path: path.clone(),
+                    size,
+                    limit: limits.file_bytes,
+                },
+                TreeError::TooLarge { .. } => PackError::TooLarge {
+                    limit: limits.total_bytes,
+                },
+                source => PackError::Read {
+                    path: path.clone(),
+                    source,
+                },
+            })?;
         left = left.saturating_sub(bytes.len() as u64);
         if file.mode == Mode::Symlink {
             let target = String::from_utf8(bytes).map_err(|_| PackError::Target { path: path.clone() })?;
@@ -115,7 +124,14 @@ pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     pub(crate) fn file(&mut self, path: &RelPath, bytes: &[u8], executable: bool) {
-        header::write(&mut self.0, path, header::Kind::File { size: bytes.len() as u64, executable });
+        header::write(
+            &mut self.0,
+            path,
+            header::Kind::File {
+                size: bytes.len() as u64,
+                executable,
+            },
+        );
         self.0.extend_from_slice(bytes);
         self.0.resize(self.0.len().next_multiple_of(BLOCK), 0);
     }
@@ -184,7 +200,9 @@ impl Archive {
     /// Reads an uncompressed archive. The caller must have verified its digest.
     pub fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Self, ArchiveError> {
         if bytes.len() as u64 > archive_limit(limits) {
-            return Err(ArchiveError::TooLarge { limit: archive_limit(limits) });
+            return Err(ArchiveError::TooLarge {
+                limit: archive_limit(limits),
+            });
         }
         let mut entries = BTreeMap::new();
         let mut at = 0;
@@ -204,7 +222,9 @@ impl Archive {
             if let Item::File { bytes, .. } = &item
                 && bytes.len() as u64 > limits.file_bytes
             {
-                return Err(ArchiveError::TooLarge { limit: limits.file_bytes });
+                return Err(ArchiveError::TooLarge {
+                    limit: limits.file_bytes,
+                });
             }
             entries.insert(path, item);
             if entries.len() > limits.files {
@@ -224,14 +244,20 @@ impl Archive {
             let mut above = path.parent();
             while let Some(folder) = above.filter(|f| !f.is_root()) {
                 if self.entries.contains_key(&folder) {
-                    return Err(ArchiveError::Format { at: 0, reason: "a path is a file and a folder" });
+                    return Err(ArchiveError::Format {
+                        at: 0,
+                        reason: "a path is a file and a folder",
+                    });
                 }
                 above = folder.parent();
             }
         }
         for (path, item) in &self.entries {
             if matches!(item, Item::Link { .. }) {
-                self.resolve(path).map_err(|lost| ArchiveError::Link { path: path.clone(), lost })?;
+                self.resolve(path).map_err(|lost| ArchiveError::Link {
+                    path: path.clone(),
+                    lost,
+                })?;
             }
         }
         Ok(())
@@ -297,7 +323,11 @@ impl Archive {
     /// The real folder that a path leads to.
     pub fn folder(&self, path: &RelPath) -> Result<RelPath, Lost> {
         let resolved = self.resolve(path)?;
-        if resolved.folder { Ok(resolved.path) } else { Err(Lost::NotAFolder(resolved.path)) }
+        if resolved.folder {
+            Ok(resolved.path)
+        } else {
+            Err(Lost::NotAFolder(resolved.path))
+        }
     }
 
     /// Files and symlinks below a real folder, in the order of a walk: by name, folder by folder.

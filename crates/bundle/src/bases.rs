@@ -50,23 +50,45 @@ impl Base {
         let shown = path.trim_matches('/');
         let shown = shown.strip_suffix(".git").unwrap_or(shown).replace('/', "~");
         // No reference contains a `~`, and a name contains no slash.
-        let at = if reference.is_empty() { "HEAD".to_owned() } else { reference.replace('/', "~") };
+        let at = if reference.is_empty() {
+            "HEAD".to_owned()
+        } else {
+            reference.replace('/', "~")
+        };
         let name = format!("{}~{shown}@{at}", host.name);
         let is_whole = !shown.is_empty() && RelPath::root().join_name(name.as_bytes()).is_ok();
         let address = format!("{}{path}", host.text);
-        is_whole.then_some(Self { address, reference, path: within, is_file: false, name })
+        is_whole.then_some(Self {
+            address,
+            reference,
+            path: within,
+            is_file: false,
+            name,
+        })
     }
 
     fn parse_file(text: &str) -> Option<Self> {
         let host = Host::parse(text)?;
-        let is_web = ["https://", "http://"].iter().any(|scheme| without_prefix(text, scheme).is_some());
+        let is_web = ["https://", "http://"]
+            .iter()
+            .any(|scheme| without_prefix(text, scheme).is_some());
         let is_plain = is_web && !host.text.contains('@') && !text.contains('#');
         let end = host.rest.find('?').unwrap_or(host.rest.len());
-        let (_, file) = host.rest.get(..end)?.rsplit_once('/').unwrap_or(("", host.rest.get(..end)?));
+        let (_, file) = host
+            .rest
+            .get(..end)?
+            .rsplit_once('/')
+            .unwrap_or(("", host.rest.get(..end)?));
         let path = RelPath::parse(file).ok().filter(|_| is_plain && is_file(file, ""))?;
         let name = format!("{}~{}", host.name, Digest::of(text).to_hex().get(..16)?);
         RelPath::root().join_name(name.as_bytes()).ok()?;
-        Some(Self { address: text.to_owned(), reference: String::new(), path, is_file: true, name })
+        Some(Self {
+            address: text.to_owned(),
+            reference: String::new(),
+            path,
+            is_file: true,
+            name,
+        })
     }
 
     /// Where the repository is mounted among a service's files, or the folder of the file.
@@ -103,7 +125,9 @@ impl fmt::Display for Base {
 fn reference_of(query: &str) -> Option<String> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
+        pairs
+            .find(|(key, value)| *key == name && !value.is_empty())
+            .map(|(_, value)| value)
     };
     let text = value("ref").or_else(|| value("version")).unwrap_or_default();
     // Escaped references are rare, and are refused.
@@ -125,14 +149,21 @@ struct Host<'a> {
 impl<'a> Host<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let text = without_prefix(text, "git::").unwrap_or(text);
-        let found = SCHEMES.iter().find_map(|scheme| Some((*scheme, without_prefix(text, scheme)?)));
+        let found = SCHEMES
+            .iter()
+            .find_map(|scheme| Some((*scheme, without_prefix(text, scheme)?)));
         let (scheme, rest) = found.unwrap_or(("", text));
         if scheme == "file://" {
             return None;
         }
 
-        let (user, rest) = rest.split_once('@').filter(|(user, _)| is_user(user)).unwrap_or(("", rest));
-        let is_github = ["github.com/", "github.com:"].iter().any(|host| without_prefix(rest, host).is_some());
+        let (user, rest) = rest
+            .split_once('@')
+            .filter(|(user, _)| is_user(user))
+            .unwrap_or(("", rest));
+        let is_github = ["github.com/", "github.com:"]
+            .iter()
+            .any(|host| without_prefix(rest, host).is_some());
         let may_be_scp = scheme.is_empty() && (!user.is_empty() || is_github);
         if scheme.is_empty() && !may_be_scp {
             return None;
@@ -145,14 +176,26 @@ impl<'a> Host<'a> {
 
         let lower = host.to_ascii_lowercase();
         let is_ssh = scheme == "ssh://" || !user.is_empty();
-        let user = if user.is_empty() { String::new() } else { format!("{user}@") };
+        let user = if user.is_empty() {
+            String::new()
+        } else {
+            format!("{user}@")
+        };
         if is_github {
             // Kustomize has two forms of GitHub addresses, however they are written.
             return Some(match is_ssh {
-                true => {
-                    Self { text: format!("{user}github.com:"), name: format!("ssh-{user}{lower}"), rest, is_scp: true }
-                }
-                false => Self { text: "https://github.com/".to_owned(), name: lower, rest, is_scp: false },
+                true => Self {
+                    text: format!("{user}github.com:"),
+                    name: format!("ssh-{user}{lower}"),
+                    rest,
+                    is_scp: true,
+                },
+                false => Self {
+                    text: "https://github.com/".to_owned(),
+                    name: lower,
+                    rest,
+                    is_scp: false,
+                },
             });
         }
 
@@ -168,13 +211,21 @@ impl<'a> Host<'a> {
             _ => "ssh-",
         };
         let name = format!("{protocol}{user}{}", lower.replace(':', "-"));
-        Some(Self { text, name, rest, is_scp })
+        Some(Self {
+            text,
+            name,
+            rest,
+            is_scp,
+        })
     }
 }
 
 fn without_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let begin = text.get(..prefix.len())?;
-    begin.eq_ignore_ascii_case(prefix).then(|| text.get(prefix.len()..)).flatten()
+    begin
+        .eq_ignore_ascii_case(prefix)
+        .then(|| text.get(prefix.len()..))
+        .flatten()
 }
 
 fn is_user(text: &str) -> bool {
@@ -201,7 +252,11 @@ fn split_path(text: &str) -> Option<(&str, &str)> {
 
 /// Whether it is a file. Kustomize tries to read a file first and clones otherwise; here the name decides.
 fn is_file(path: &str, folder: &str) -> bool {
-    let last = if folder.trim_matches('/').is_empty() { path } else { folder };
+    let last = if folder.trim_matches('/').is_empty() {
+        path
+    } else {
+        folder
+    };
     [".yaml", ".yml", ".json"].iter().any(|end| last.ends_with(end))
 }
 
@@ -212,7 +267,12 @@ mod tests {
     fn check(text: &str, expected: &str) {
         let found = Base::parse(text).map(|base| {
             let (mount, place) = (base.mount(), base.place().unwrap());
-            format!("{} {:?} {} {mount}", base.address, base.reference, place.strip(&mount).unwrap_or_default())
+            format!(
+                "{} {:?} {} {mount}",
+                base.address,
+                base.reference,
+                place.strip(&mount).unwrap_or_default()
+            )
         });
         assert_eq!(found.as_deref().unwrap_or("none"), expected, "{text}");
     }
@@ -222,13 +282,22 @@ mod tests {
         let at = |name: &str| format!("{BASES}/{name}");
         check(
             "https://github.com/org/repo//deploy/base?ref=v1.2",
-            &format!("https://github.com/org/repo \"v1.2\" deploy/base {}", at("github.com~org~repo@v1.2")),
+            &format!(
+                "https://github.com/org/repo \"v1.2\" deploy/base {}",
+                at("github.com~org~repo@v1.2")
+            ),
         );
         check(
             "github.com/org/repo/deploy?ref=main",
-            &format!("https://github.com/org/repo \"main\" deploy {}", at("github.com~org~repo@main")),
+            &format!(
+                "https://github.com/org/repo \"main\" deploy {}",
+                at("github.com~org~repo@main")
+            ),
         );
-        check("GitHub.com/org/repo", &format!("https://github.com/org/repo \"\"  {}", at("github.com~org~repo@HEAD")));
+        check(
+            "GitHub.com/org/repo",
+            &format!("https://github.com/org/repo \"\"  {}", at("github.com~org~repo@HEAD")),
+        );
         check(
             "git::https://gitlab.example.com:8443/group/sub/repo.git/x/y?version=release/1&timeout=90s",
             &format!(
@@ -238,15 +307,24 @@ mod tests {
         );
         check(
             "git@github.com:org/repo.git//x?ref=v1",
-            &format!("git@github.com:org/repo.git \"v1\" x {}", at("ssh-git@github.com~org~repo@v1")),
+            &format!(
+                "git@github.com:org/repo.git \"v1\" x {}",
+                at("ssh-git@github.com~org~repo@v1")
+            ),
         );
         check(
             "https://git@github.com/org/repo//x",
-            &format!("git@github.com:org/repo \"\" x {}", at("ssh-git@github.com~org~repo@HEAD")),
+            &format!(
+                "git@github.com:org/repo \"\" x {}",
+                at("ssh-git@github.com~org~repo@HEAD")
+            ),
         );
         check(
             "ssh://git@h.example.com/org/repo//x",
-            &format!("ssh://git@h.example.com/org/repo \"\" x {}", at("ssh-git@h.example.com~org~repo@HEAD")),
+            &format!(
+                "ssh://git@h.example.com/org/repo \"\" x {}",
+                at("ssh-git@h.example.com~org~repo@HEAD")
+            ),
         );
         check(
             "https://me@dev.azure.com/org/project/_git/repo/x?ref=v1",
@@ -257,7 +335,10 @@ mod tests {
         );
         check(
             "http://127.0.0.1:8080/base.git//deploy?ref=v1",
-            &format!("http://127.0.0.1:8080/base.git \"v1\" deploy {}", at("http-127.0.0.1-8080~base@v1")),
+            &format!(
+                "http://127.0.0.1:8080/base.git \"v1\" deploy {}",
+                at("http-127.0.0.1-8080~base@v1")
+            ),
         );
     }
 

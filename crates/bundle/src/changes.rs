@@ -40,7 +40,9 @@ pub fn changed_paths<T: Tree>(
             match old.remove(entry.name.as_slice()) {
                 Some(same) if same.mode == entry.mode && same.id == entry.id => {}
                 Some(other) if other.mode == Mode::Tree && entry.mode == Mode::Tree => {
-                    let Ok(path) = folder.join_name(&entry.name) else { return Ok(None) };
+                    let Ok(path) = folder.join_name(&entry.name) else {
+                        return Ok(None);
+                    };
                     open.push((path, other.id, entry.id, depth + 1));
                 }
                 _ => names.push(&entry.name),
@@ -48,7 +50,9 @@ pub fn changed_paths<T: Tree>(
         }
         names.extend(old.values().map(|entry| &entry.name));
         for name in names {
-            let Ok(path) = folder.join_name(name) else { return Ok(None) };
+            let Ok(path) = folder.join_name(name) else {
+                return Ok(None);
+            };
             let path = match path.file_name() {
                 IGNORE_FILE => path.parent().unwrap_or_default(),
                 _ => path,
@@ -79,7 +83,10 @@ mod tests {
 
     fn changes(before: &[(&str, &str)], after: &[(&str, &str)]) -> Vec<String> {
         let mut tree = MemoryTree::default();
-        let (before, after) = (tree.add_files(before.iter().copied()), tree.add_files(after.iter().copied()));
+        let (before, after) = (
+            tree.add_files(before.iter().copied()),
+            tree.add_files(after.iter().copied()),
+        );
         let changed = changed_paths(&tree, &before, &after, 100).unwrap().unwrap();
         let mut changed: Vec<_> = changed.iter().map(ToString::to_string).collect();
         changed.sort();
@@ -90,7 +97,13 @@ mod tests {
     fn files_and_folders_of_one_side_are_named() {
         let before = [("a/x", "1"), ("a/y", "1"), ("b/x", "1"), ("c", "1"), ("same/x", "1")];
         assert!(changes(&before, &before).is_empty());
-        let after = [("a/x", "2"), ("a/y", "1"), ("c/x", "1"), ("new/deep/x", "1"), ("same/x", "1")];
+        let after = [
+            ("a/x", "2"),
+            ("a/y", "1"),
+            ("c/x", "1"),
+            ("new/deep/x", "1"),
+            ("same/x", "1"),
+        ];
         assert_eq!(changes(&before, &after), ["a/x", "b", "c", "new"]);
         assert_eq!(changes(&[("a/x", "1")], &[("a/x", "-> 1")]), ["a/x"]);
     }
@@ -101,19 +114,29 @@ mod tests {
         assert_eq!(changes(&before, &[("a/b/x", "1"), ("a/.sourceignore", "y")]), ["a"]);
         assert_eq!(changes(&before, &[("a/b/x", "1")]), ["a"]);
         let mut tree = MemoryTree::default();
-        let trees = [tree.add_files(before), tree.add_files([before[0], before[1], (".sourceignore", "b")])];
+        let trees = [
+            tree.add_files(before),
+            tree.add_files([before[0], before[1], (".sourceignore", "b")]),
+        ];
         assert_eq!(changed_paths(&tree, &trees[0], &trees[1], 100).unwrap(), None);
     }
 
     #[test]
     fn more_than_is_asked_for_may_be_anything() {
         let mut tree = MemoryTree::default();
-        let (before, after) = (tree.add_files([("a", "1"), ("b", "1")]), tree.add_files([("a", "2"), ("b", "2")]));
+        let (before, after) = (
+            tree.add_files([("a", "1"), ("b", "1")]),
+            tree.add_files([("a", "2"), ("b", "2")]),
+        );
         assert!(changed_paths(&tree, &before, &after, 1).unwrap().is_none());
         assert_eq!(changed_paths(&tree, &before, &after, 2).unwrap().unwrap().len(), 2);
         // Names that no path may contain.
         let blob = tree.add_blob(b"x");
-        let hostile = tree.add_tree(vec![Entry { name: b"..".to_vec(), mode: Mode::File, id: blob }]);
+        let hostile = tree.add_tree(vec![Entry {
+            name: b"..".to_vec(),
+            mode: Mode::File,
+            id: blob,
+        }]);
         assert!(changed_paths(&tree, &before, &hostile, 100).unwrap().is_none());
     }
 
@@ -135,8 +158,10 @@ mod tests {
         ]);
         prop::collection::btree_map(path, text.prop_map(str::to_owned), 0..10).prop_map(|mut files| {
             // A path can't be a file and a folder.
-            let folders: Vec<String> =
-                files.keys().flat_map(|path| path.match_indices('/').map(|(at, _)| path[..at].to_owned())).collect();
+            let folders: Vec<String> = files
+                .keys()
+                .flat_map(|path| path.match_indices('/').map(|(at, _)| path[..at].to_owned()))
+                .collect();
             files.retain(|path, _| !folders.contains(path));
             files
         })

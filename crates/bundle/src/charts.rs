@@ -71,14 +71,25 @@ pub enum ChartReason {
 
 /// Name and version of the chart in a folder.
 pub fn read_chart(tree: &Overlay, root: &ObjectId, folder: &RelPath, limits: &Limits) -> Result<Chart, ChartError> {
-    let file = Reader { tree, root, folder, limits };
-    let document = file.read(CHART)?.ok_or_else(|| file.fail(CHART, None, ChartReason::NoChart))?;
+    let file = Reader {
+        tree,
+        root,
+        folder,
+        limits,
+    };
+    let document = file
+        .read(CHART)?
+        .ok_or_else(|| file.fail(CHART, None, ChartReason::NoChart))?;
     let text = |field: &'static str| {
         let node = document.get(field);
         let line = node.map(|node| node.line);
-        node.and_then(text_of).ok_or_else(|| file.fail(CHART, line, ChartReason::Field { field }))
+        node.and_then(text_of)
+            .ok_or_else(|| file.fail(CHART, line, ChartReason::Field { field }))
     };
-    Ok(Chart { name: text("name")?, version: text("version")? })
+    Ok(Chart {
+        name: text("name")?,
+        version: text("version")?,
+    })
 }
 
 /// The dependencies of the chart in a folder that it does not contain, in the stated order.
@@ -88,7 +99,12 @@ pub fn missing_dependencies(
     folder: &RelPath,
     limits: &Limits,
 ) -> Result<Vec<Missing>, ChartError> {
-    let file = Reader { tree, root, folder, limits };
+    let file = Reader {
+        tree,
+        root,
+        folder,
+        limits,
+    };
     // As in Helm, the older file replaces the dependencies in the newer one.
     let (name, document) = match file.read(REQUIREMENTS)? {
         Some(document) => (REQUIREMENTS, document),
@@ -118,7 +134,11 @@ pub fn missing_dependencies(
             let reason = ChartReason::NoRepository { name: dependency.name };
             return Err(file.fail(name, Some(node.line), reason));
         }
-        let Stated { name, version: range, repository } = dependency;
+        let Stated {
+            name,
+            version: range,
+            repository,
+        } = dependency;
         let locked = match &lock {
             // For dependencies in the same repository, the files themselves are the lock.
             Some(lock) if !repository.starts_with("file://") => Some(lock.version(&file, &name, &repository)?),
@@ -141,7 +161,11 @@ pub fn missing_dependencies(
 
 /// Place of a dependency: `charts/NAME` of its chart.
 pub fn place_of(folder: &RelPath, directory: &str) -> Option<RelPath> {
-    folder.join_name(CHARTS.as_bytes()).ok()?.join_name(directory.as_bytes()).ok()
+    folder
+        .join_name(CHARTS.as_bytes())
+        .ok()?
+        .join_name(directory.as_bytes())
+        .ok()
 }
 
 struct Stated {
@@ -164,7 +188,9 @@ impl Stated {
         let missing = || file.fail(name, Some(node.line), ChartReason::Field { field: "name" });
         Ok(Self {
             name: called.ok_or_else(missing)?,
-            version: field("version")?.filter(|text| !text.is_empty()).unwrap_or_else(|| "*".to_owned()),
+            version: field("version")?
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| "*".to_owned()),
             repository: field("repository")?.unwrap_or_default(),
         })
     }
@@ -192,12 +218,18 @@ impl Held {
 }
 
 fn held_charts(file: &Reader<'_>) -> Result<Vec<Held>, ChartError> {
-    let Ok(folder) = file.folder.join_name(CHARTS.as_bytes()) else { return Ok(Vec::new()) };
+    let Ok(folder) = file.folder.join_name(CHARTS.as_bytes()) else {
+        return Ok(Vec::new());
+    };
     let fail = |error| file.fail(CHARTS, None, ChartReason::Tree(error));
-    let Some(id) = file.tree.folder(file.root, &folder).map_err(fail)? else { return Ok(Vec::new()) };
+    let Some(id) = file.tree.folder(file.root, &folder).map_err(fail)? else {
+        return Ok(Vec::new());
+    };
     let mut held = Vec::new();
     for entry in file.tree.entries(&id).map_err(fail)? {
-        let Ok(name) = String::from_utf8(entry.name) else { continue };
+        let Ok(name) = String::from_utf8(entry.name) else {
+            continue;
+        };
         // Helm ignores these.
         if name.starts_with(['_', '.']) {
             continue;
@@ -207,7 +239,12 @@ fn held_charts(file: &Reader<'_>) -> Result<Vec<Held>, ChartError> {
         {
             match read_chart(file.tree, file.root, &inside, file.limits) {
                 Ok(chart) => held.push(Held::Folder(chart.name)),
-                Err(error @ ChartError { reason: ChartReason::Tree(_), .. }) => return Err(error),
+                Err(
+                    error @ ChartError {
+                        reason: ChartReason::Tree(_),
+                        ..
+                    },
+                ) => return Err(error),
                 // An unreadable folder is no chart; the renderer reports it.
                 Err(_) => {}
             }
@@ -226,7 +263,10 @@ struct Lock {
 
 impl Lock {
     fn version(&self, file: &Reader<'_>, name: &str, repository: &str) -> Result<String, ChartError> {
-        let found = self.entries.iter().find(|(known, from, _)| known == name && from == repository);
+        let found = self
+            .entries
+            .iter()
+            .find(|(known, from, _)| known == name && from == repository);
         found.map(|(_, _, version)| version.clone()).ok_or_else(|| {
             let (name, repository) = (name.to_owned(), repository.to_owned());
             file.fail(self.file, None, ChartReason::LockStale { name, repository })
@@ -239,7 +279,11 @@ fn read_lock(file: &Reader<'_>) -> Result<Option<Lock>, ChartError> {
         let Some(document) = file.read(name)? else { continue };
         let mut entries = Vec::new();
         for node in document.get("dependencies").map(Node::items).unwrap_or_default() {
-            let Stated { name, version, repository } = Stated::read(file, name, node)?;
+            let Stated {
+                name,
+                version,
+                repository,
+            } = Stated::read(file, name, node)?;
             entries.push((name, repository, version));
         }
         return Ok(Some(Lock { file: name, entries }));
@@ -256,20 +300,31 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn fail(&self, name: &str, line: Option<u32>, reason: ChartReason) -> ChartError {
-        let file = if self.folder.is_root() { name.to_owned() } else { format!("{}/{name}", self.folder) };
+        let file = if self.folder.is_root() {
+            name.to_owned()
+        } else {
+            format!("{}/{name}", self.folder)
+        };
         ChartError { file, line, reason }
     }
 
     /// The first document of a file of the chart. None: the file does not exist.
     fn read(&self, name: &'static str) -> Result<Option<Node>, ChartError> {
         let fail = |reason| self.fail(name, None, reason);
-        let Ok(path) = self.folder.join_name(name.as_bytes()) else { return Ok(None) };
-        let entry = self.tree.entry(self.root, &path).map_err(|error| fail(ChartReason::Tree(error)))?;
+        let Ok(path) = self.folder.join_name(name.as_bytes()) else {
+            return Ok(None);
+        };
+        let entry = self
+            .tree
+            .entry(self.root, &path)
+            .map_err(|error| fail(ChartReason::Tree(error)))?;
         let Some(entry) = entry.filter(|entry| matches!(entry.mode, Mode::File | Mode::Executable)) else {
             return Ok(None);
         };
-        let bytes =
-            self.tree.blob(&entry.id, self.limits.file_bytes).map_err(|error| fail(ChartReason::Tree(error)))?;
+        let bytes = self
+            .tree
+            .blob(&entry.id, self.limits.file_bytes)
+            .map_err(|error| fail(ChartReason::Tree(error)))?;
         let text = String::from_utf8(bytes).map_err(|_| fail(ChartReason::NotText))?;
         // As in Helm, the last of duplicate keys counts.
         let (documents, _) = yaml::parse_last(&text, &Budget::default())
@@ -299,7 +354,10 @@ mod tests {
         let folder = "web".parse().unwrap();
         let missing =
             missing_dependencies(&tree, &root, &folder, &Limits::default()).map_err(|error| error.to_string())?;
-        Ok(missing.iter().map(|one| format!("{} {} {}", one.name, one.version, one.repository)).collect())
+        Ok(missing
+            .iter()
+            .map(|one| format!("{} {} {}", one.name, one.version, one.repository))
+            .collect())
     }
 
     const WEB: &str = "name: web\nversion: 1.0.0\ndependencies:\n- {name: redis, version: ^1, repository: 'https://charts.example.com'}\n";
@@ -308,9 +366,18 @@ mod tests {
     fn what_charts_holds_is_not_missing() {
         let missing = Ok(vec!["redis ^1 https://charts.example.com".to_owned()]);
         assert_eq!(find(&[("web/Chart.yaml", WEB)]), missing);
-        assert_eq!(find(&[("web/Chart.yaml", WEB), ("web/charts/redis-1.2.3.tgz", "x")]), Ok(vec![]));
-        assert_eq!(find(&[("web/Chart.yaml", WEB), ("web/charts/redis-v1.2.3.tgz", "x")]), Ok(vec![]));
-        assert_eq!(find(&[("web/Chart.yaml", WEB), ("web/charts/redis-cluster-1.2.3.tgz", "x")]), missing);
+        assert_eq!(
+            find(&[("web/Chart.yaml", WEB), ("web/charts/redis-1.2.3.tgz", "x")]),
+            Ok(vec![])
+        );
+        assert_eq!(
+            find(&[("web/Chart.yaml", WEB), ("web/charts/redis-v1.2.3.tgz", "x")]),
+            Ok(vec![])
+        );
+        assert_eq!(
+            find(&[("web/Chart.yaml", WEB), ("web/charts/redis-cluster-1.2.3.tgz", "x")]),
+            missing
+        );
         let redis = ("web/charts/any/Chart.yaml", "name: redis\nversion: 1.2.3\n");
         assert_eq!(find(&[("web/Chart.yaml", WEB), redis]), Ok(vec![]));
         let hidden = ("web/charts/_any/Chart.yaml", "name: redis\nversion: 1.2.3\n");
@@ -357,14 +424,21 @@ mod tests {
             "dependencies: [{name: a}]",
             "web/Chart.yaml:1: dependency a names no repository and is not in charts/; add it there, or say where it is",
         );
-        check("dependencies:\n- {version: '1'}", "web/Chart.yaml:2: name is missing, or no text; write it in quotes");
+        check(
+            "dependencies:\n- {version: '1'}",
+            "web/Chart.yaml:2: name is missing, or no text; write it in quotes",
+        );
         check(
             "dependencies:\n- {name: a, version: 1.10}",
             "web/Chart.yaml:2: version is missing, or no text; write it in quotes",
         );
         let many = format!("dependencies: [{}]", "{name: a},".repeat(MAX_DEPENDENCIES + 1));
         check(&many, "web/Chart.yaml: over 128 dependencies");
-        assert!(find(&[("web/Chart.yaml", "a: [")]).unwrap_err().starts_with("web/Chart.yaml:1: not valid YAML"));
+        assert!(
+            find(&[("web/Chart.yaml", "a: [")])
+                .unwrap_err()
+                .starts_with("web/Chart.yaml:1: not valid YAML")
+        );
         let twice = "dependencies:\n- {name: a, alias: b, repository: x}\n- {name: a, alias: c, repository: x}\n";
         assert_eq!(find(&[("web/Chart.yaml", twice)]), Ok(vec!["a * x".to_owned()]));
     }

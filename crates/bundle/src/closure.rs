@@ -83,8 +83,14 @@ impl ClosureError {
     /// Whether a reference leads out of the given tree. In a larger tree it may have a target.
     pub fn leads_out(&self) -> bool {
         match &self.reason {
-            ClosureReason::Reference { lost: Lost::Path(error), .. }
-            | ClosureReason::Symlink { lost: Lost::Path(error), .. } => error.reason == PathReason::Escapes,
+            ClosureReason::Reference {
+                lost: Lost::Path(error),
+                ..
+            }
+            | ClosureReason::Symlink {
+                lost: Lost::Path(error),
+                ..
+            } => error.reason == PathReason::Escapes,
             _ => false,
         }
     }
@@ -121,8 +127,13 @@ pub enum ClosureReason {
 /// The remote bases that a kustomization names, each with its text. Empty if the kustomization is unreadable.
 pub fn bases_of(kustomization: &str) -> Vec<(String, Base)> {
     let named = reference::read("kustomization.yaml", kustomization).unwrap_or_default();
-    let remote = named.references.into_iter().filter(|one| one.may_be_base && reference::looks_remote(&one.text));
-    remote.filter_map(|one| Base::parse(&one.text).map(|base| (one.text, base))).collect()
+    let remote = named
+        .references
+        .into_iter()
+        .filter(|one| one.may_be_base && reference::looks_remote(&one.text));
+    remote
+        .filter_map(|one| Base::parse(&one.text).map(|base| (one.text, base)))
+        .collect()
 }
 
 /// The closure of `path` in the tree `root`.
@@ -178,7 +189,12 @@ struct Walk<'t, T> {
 impl<'t, T: Tree> Walk<'t, T> {
     fn new(tree: &'t T, root: ObjectId, limits: &'t Limits) -> Self {
         Self {
-            objects: Objects { tree, root, cache: HashMap::new(), noted: BTreeSet::new() },
+            objects: Objects {
+                tree,
+                root,
+                cache: HashMap::new(),
+                noted: BTreeSet::new(),
+            },
             limits,
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
@@ -193,7 +209,11 @@ impl<'t, T: Tree> Walk<'t, T> {
     }
 
     fn start(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
-        let fail = |reason| ClosureError { file: path.to_string(), line: None, reason };
+        let fail = |reason| ClosureError {
+            file: path.to_string(),
+            line: None,
+            reason,
+        };
         match self.follow(&RelPath::root(), path.as_str(), path)? {
             Ok(found) if found.folder => {
                 self.include(&found)?;
@@ -201,7 +221,11 @@ impl<'t, T: Tree> Walk<'t, T> {
             }
             Ok(_) => Err(fail(ClosureReason::NotAFolder).into()),
             Err(Lost::Missing(_) | Lost::NotAFolder(_)) => Err(fail(ClosureReason::NoSuchPath).into()),
-            Err(lost) => Err(fail(ClosureReason::Reference { reference: path.to_string(), lost }).into()),
+            Err(lost) => Err(fail(ClosureReason::Reference {
+                reference: path.to_string(),
+                lost,
+            })
+            .into()),
         }
     }
 
@@ -209,14 +233,21 @@ impl<'t, T: Tree> Walk<'t, T> {
     /// their changes matter without recording where they were looked for.
     fn include_ignore_files(&mut self, folder: &RelPath) -> Result<(), Box<ClosureError>> {
         for above in std::iter::successors(folder.parent(), RelPath::parent) {
-            let Ok(file) = above.join_name(IGNORE_FILE.as_bytes()) else { continue };
+            let Ok(file) = above.join_name(IGNORE_FILE.as_bytes()) else {
+                continue;
+            };
             let entry = self.objects.entry(&file).map_err(|e| tree_error(&file, e))?;
             match entry {
                 Some(entry) if matches!(entry.mode, Mode::File | Mode::Executable) => self.add_entry(file, &entry)?,
                 // It would be unknown which changes of its target matter.
                 Some(entry) if entry.mode == Mode::Symlink => {
                     let reason = ClosureReason::IgnoreSymlink;
-                    return Err(ClosureError { file: file.to_string(), line: None, reason }.into());
+                    return Err(ClosureError {
+                        file: file.to_string(),
+                        line: None,
+                        reason,
+                    }
+                    .into());
                 }
                 _ => {}
             }
@@ -237,7 +268,10 @@ impl<'t, T: Tree> Walk<'t, T> {
                     Err(error) if wanted => return Err(error),
                     Err(_) => return Ok(()),
                 };
-                named.references.into_iter().try_for_each(|r| self.follow_reference(&file, &folder, r, wanted))?;
+                named
+                    .references
+                    .into_iter()
+                    .try_for_each(|r| self.follow_reference(&file, &folder, r, wanted))?;
                 named
                     .charts
                     .into_iter()
@@ -257,7 +291,11 @@ impl<'t, T: Tree> Walk<'t, T> {
                     _ => String::new(),
                 };
                 let reason = ClosureReason::Symlink { target, lost };
-                Err(Box::new(ClosureError { file: link.to_string(), line: None, reason }))
+                Err(Box::new(ClosureError {
+                    file: link.to_string(),
+                    line: None,
+                    reason,
+                }))
             }
         }
     }
@@ -267,8 +305,16 @@ impl<'t, T: Tree> Walk<'t, T> {
         &mut self,
         file: &RelPath,
     ) -> Result<Result<reference::Named, Box<ClosureError>>, Box<ClosureError>> {
-        let fail = |line, reason| Box::new(ClosureError { file: file.to_string(), line, reason });
-        let Some(entry) = self.files.get(file) else { return Ok(Ok(reference::Named::default())) };
+        let fail = |line, reason| {
+            Box::new(ClosureError {
+                file: file.to_string(),
+                line,
+                reason,
+            })
+        };
+        let Some(entry) = self.files.get(file) else {
+            return Ok(Ok(reference::Named::default()));
+        };
         // A symlinked kustomization is read at its target, but kustomize resolves its references beside the link.
         let id = match entry.mode {
             Mode::Symlink => {
@@ -300,7 +346,13 @@ impl<'t, T: Tree> Walk<'t, T> {
         reference: reference::Reference,
         wanted: bool,
     ) -> Result<(), Box<ClosureError>> {
-        let reference::Reference { line, text, may_be_remote, may_be_base, optional } = reference;
+        let reference::Reference {
+            line,
+            text,
+            may_be_remote,
+            may_be_base,
+            optional,
+        } = reference;
         // kustomize joins by text first, so `link/../x` is `x`, whatever `link` is.
         let result = match folder.join_clean(&text) {
             Ok(path) => self.follow(&RelPath::root(), path.as_str(), file)?,
@@ -320,15 +372,24 @@ impl<'t, T: Tree> Walk<'t, T> {
             return self.include(&found);
         }
         if may_be_remote && reference::looks_remote(&text) {
-            let Some(base) = Base::parse(&text).filter(|_| may_be_base) else { return Ok(()) };
+            let Some(base) = Base::parse(&text).filter(|_| may_be_base) else {
+                return Ok(());
+            };
             match self.follow_base(base, file, wanted)? {
                 Some(missing) => lost = missing,
                 None => return Ok(()),
             }
         }
         if lost.escapes() || matches!(lost, Lost::Loop) || (wanted && !optional) {
-            let reason = ClosureReason::Reference { reference: crate::path::escape(text.as_bytes()), lost };
-            return Err(Box::new(ClosureError { file: file.to_string(), line: Some(line), reason }));
+            let reason = ClosureReason::Reference {
+                reference: crate::path::escape(text.as_bytes()),
+                lost,
+            };
+            return Err(Box::new(ClosureError {
+                file: file.to_string(),
+                line: Some(line),
+                reason,
+            }));
         }
         Ok(())
     }
@@ -340,12 +401,25 @@ impl<'t, T: Tree> Walk<'t, T> {
         chart: reference::Inflated,
     ) -> Result<(), Box<ClosureError>> {
         // The renderer reports a path out of the repository.
-        let Ok(place) = folder.join_clean(&chart.place) else { return Ok(()) };
+        let Ok(place) = folder.join_clean(&chart.place) else {
+            return Ok(());
+        };
         match self.follow(&RelPath::root(), place.as_str(), file)? {
             Ok(found) => self.include(&found)?,
             Err(_) if !chart.repository.is_empty() => {
-                let reference::Inflated { name, repository, version, .. } = chart;
-                self.inflated.insert(InflatedChart { file: file.clone(), name, repository, version, place });
+                let reference::Inflated {
+                    name,
+                    repository,
+                    version,
+                    ..
+                } = chart;
+                self.inflated.insert(InflatedChart {
+                    file: file.clone(),
+                    name,
+                    repository,
+                    version,
+                    place,
+                });
             }
             Err(_) => {}
         }
@@ -355,7 +429,12 @@ impl<'t, T: Tree> Walk<'t, T> {
     /// Follows a remote base. Some: it does not exist although its repository is mounted.
     fn follow_base(&mut self, base: Base, from: &RelPath, wanted: bool) -> Result<Option<Lost>, Box<ClosureError>> {
         let Some(place) = base.place() else { return Ok(None) };
-        if self.objects.folder_id(&base.mount()).map_err(|e| tree_error(from, e))?.is_none() {
+        if self
+            .objects
+            .folder_id(&base.mount())
+            .map_err(|e| tree_error(from, e))?
+            .is_none()
+        {
             // The caller fetches the base and computes the closure again.
             if wanted {
                 self.bases.insert(base);
@@ -386,12 +465,20 @@ impl<'t, T: Tree> Walk<'t, T> {
             }
         }
         if !found.folder {
-            if let Some(entry) = self.objects.entry(&found.path).map_err(|e| tree_error(&found.path, e))? {
+            if let Some(entry) = self
+                .objects
+                .entry(&found.path)
+                .map_err(|e| tree_error(&found.path, e))?
+            {
                 self.add_file(found.path.clone(), &entry)?;
             }
             return Ok(());
         }
-        if let Some(id) = self.objects.folder_id(&found.path).map_err(|e| tree_error(&found.path, e))? {
+        if let Some(id) = self
+            .objects
+            .folder_id(&found.path)
+            .map_err(|e| tree_error(&found.path, e))?
+        {
             if !self.folders.contains_key(&found.path) {
                 self.add_folder(&found.path, &id)?;
                 self.folders.insert(found.path.clone(), id);
@@ -407,7 +494,11 @@ impl<'t, T: Tree> Walk<'t, T> {
             for entry in self.objects.entries(&id).map_err(|e| tree_error(&folder, e))? {
                 let path = folder.join_name(&entry.name).map_err(|e| {
                     let (file, line) = (folder.to_string(), None);
-                    ClosureError { file, line, reason: ClosureReason::Name(e) }
+                    ClosureError {
+                        file,
+                        line,
+                        reason: ClosureReason::Name(e),
+                    }
                 })?;
                 self.visit(&path)?;
                 match entry.mode {
@@ -423,8 +514,14 @@ impl<'t, T: Tree> Walk<'t, T> {
     fn visit(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
         self.visited += 1;
         if self.visited > self.limits.files.saturating_mul(4) || self.files.len() >= self.limits.files {
-            let reason = ClosureReason::TooManyFiles { limit: self.limits.files };
-            return Err(Box::new(ClosureError { file: path.to_string(), line: None, reason }));
+            let reason = ClosureReason::TooManyFiles {
+                limit: self.limits.files,
+            };
+            return Err(Box::new(ClosureError {
+                file: path.to_string(),
+                line: None,
+                reason,
+            }));
         }
         Ok(())
     }
@@ -447,9 +544,19 @@ impl<'t, T: Tree> Walk<'t, T> {
         self.visit(&path)?;
         if entry.mode == Mode::Commit {
             let (file, line) = (path.to_string(), None);
-            return Err(Box::new(ClosureError { file, line, reason: ClosureReason::Submodule }));
+            return Err(Box::new(ClosureError {
+                file,
+                line,
+                reason: ClosureReason::Submodule,
+            }));
         }
-        self.files.insert(path, FileEntry { mode: entry.mode, id: entry.id });
+        self.files.insert(
+            path,
+            FileEntry {
+                mode: entry.mode,
+                id: entry.id,
+            },
+        );
         Ok(())
     }
 
@@ -471,10 +578,20 @@ impl<'t, T: Tree> Walk<'t, T> {
 
     fn finish(self) -> Closure {
         let inside = |path: &RelPath, or_same: bool| {
-            self.folders.keys().any(|folder| path.is_within(folder) && (or_same || path != folder))
+            self.folders
+                .keys()
+                .any(|folder| path.is_within(folder) && (or_same || path != folder))
         };
-        let folders = self.folders.iter().filter(|(path, _)| !inside(path, false)).map(|(p, id)| (p, Mode::Tree, id));
-        let files = self.files.iter().filter(|(path, _)| !inside(path, true)).map(|(p, f)| (p, f.mode, &f.id));
+        let folders = self
+            .folders
+            .iter()
+            .filter(|(path, _)| !inside(path, false))
+            .map(|(p, id)| (p, Mode::Tree, id));
+        let files = self
+            .files
+            .iter()
+            .filter(|(path, _)| !inside(path, true))
+            .map(|(p, f)| (p, f.mode, &f.id));
         let mut parts: Vec<_> = folders.chain(files).collect();
         parts.sort_unstable();
         let noted = self.objects.noted.iter().filter(|path| !inside(path, true));
@@ -497,7 +614,11 @@ impl<'t, T: Tree> Walk<'t, T> {
 }
 
 fn tree_error(file: &RelPath, error: TreeError) -> Box<ClosureError> {
-    Box::new(ClosureError { file: file.to_string(), line: None, reason: ClosureReason::Tree(error) })
+    Box::new(ClosureError {
+        file: file.to_string(),
+        line: None,
+        reason: ClosureReason::Tree(error),
+    })
 }
 
 /// The object database by path, with the trees read so far.
@@ -551,7 +672,9 @@ impl<T: Tree> Lookup for Objects<'_, T> {
     type Error = TreeError;
 
     fn find(&mut self, path: &RelPath) -> Result<Option<Found>, TreeError> {
-        let Some(entry) = self.entry(path)? else { return Ok(None) };
+        let Some(entry) = self.entry(path)? else {
+            return Ok(None);
+        };
         Ok(Some(match entry.mode {
             Mode::Tree => Found::Folder,
             Mode::Symlink => Found::Link(self.tree.blob(&entry.id, crate::path::MAX_PATH_BYTES as u64)?),

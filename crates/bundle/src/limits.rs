@@ -16,6 +16,10 @@ pub const FILE_BYTES: u64 = 16 << 20;
 /// read.
 impl Default for Limits {
     fn default() -> Self {
-        Self { files: 10_000, total_bytes: 64 << 20, file_bytes: FILE_BYTES }
+        Self {
+            files: 10_000,
+            total_bytes: 64 << 20,
+            file_bytes: FILE_BYTES,
+        }
     }
 }

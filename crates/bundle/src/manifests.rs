@@ -102,7 +102,11 @@ pub enum ManifestError {
     #[error("{origin}: {reason}")]
     Document { origin: Origin, reason: DocumentReason },
     #[error("{object} is written twice: {first} and {second}; keep one")]
-    Duplicate { object: ObjectRef, first: Origin, second: Origin },
+    Duplicate {
+        object: ObjectRef,
+        first: Origin,
+        second: Origin,
+    },
     #[error("and {0} more errors")]
     More(usize),
 }
@@ -170,7 +174,15 @@ pub enum DocumentReason {
 /// for finding duplicates.
 pub fn read(archive: &Archive, folder: &RelPath, target_namespace: &str) -> Manifests {
     let mut collector = Collector::new(target_namespace);
-    collector.add_folder(archive, folder, &[], &RawOptions { allow_empty: true, ..RawOptions::ALL });
+    collector.add_folder(
+        archive,
+        folder,
+        &[],
+        &RawOptions {
+            allow_empty: true,
+            ..RawOptions::ALL
+        },
+    );
     collector.finish()
 }
 
@@ -186,7 +198,13 @@ pub struct Collector<'a> {
 
 impl<'a> Collector<'a> {
     pub fn new(target_namespace: &'a str) -> Self {
-        Self { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() }
+        Self {
+            target_namespace,
+            objects: Vec::new(),
+            errors: Vec::new(),
+            more: 0,
+            seen: HashMap::new(),
+        }
     }
 
     /// Adds the manifests of a folder that the options select, except those in the folders `except`, which other
@@ -201,16 +219,22 @@ impl<'a> Collector<'a> {
 
     fn add_real_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath], options: &RawOptions) {
         let all = archive.walk(folder);
-        let paths: Vec<&RelPath> =
-            all.iter().copied().filter(|path| !except.iter().any(|folder| path.is_within(folder))).collect();
+        let paths: Vec<&RelPath> = all
+            .iter()
+            .copied()
+            .filter(|path| !except.iter().any(|folder| path.is_within(folder)))
+            .collect();
         let mut choice = match Choice::new(archive, folder, &paths, options) {
             Ok(choice) => choice,
             Err(reason) => return self.fail_folder(folder, reason),
         };
         let kustomized = choice.kustomized(&paths);
         let is_apart = |path: &RelPath| kustomized.iter().any(|(apart, _)| path.is_within(apart));
-        let taken: Vec<&RelPath> =
-            paths.iter().copied().filter(|path| is_manifest(path) && !is_apart(path) && choice.takes(path)).collect();
+        let taken: Vec<&RelPath> = paths
+            .iter()
+            .copied()
+            .filter(|path| is_manifest(path) && !is_apart(path) && choice.takes(path))
+            .collect();
         // A folder that other renderers read too may have no manifests left.
         if taken.is_empty() && kustomized.is_empty() && paths.len() == all.len() && !options.allow_empty {
             return self.fail_folder(folder, FolderReason::Nothing(explain_nothing(folder, &paths)));
@@ -227,7 +251,11 @@ impl<'a> Collector<'a> {
                 Err(lost) => {
                     let reason = DocumentReason::Symlink(lost.to_string());
                     self.fail(ManifestError::Document {
-                        origin: Origin { file: path.clone(), line: 1, document: 1 },
+                        origin: Origin {
+                            file: path.clone(),
+                            line: 1,
+                            document: 1,
+                        },
                         reason,
                     });
                 }
@@ -249,7 +277,9 @@ impl<'a> Collector<'a> {
     /// chart that is used twice returns its definitions twice.
     pub fn add_rendered(&mut self, origin: &Origin, value: Value) {
         for outcome in document::take_value(value, (origin.line, origin.document)) {
-            let again = outcome.as_ref().is_ok_and(|found| self.has(&found.object, &found.value));
+            let again = outcome
+                .as_ref()
+                .is_ok_and(|found| self.has(&found.object, &found.value));
             if !again {
                 self.take(&origin.file, outcome);
             }
@@ -258,10 +288,17 @@ impl<'a> Collector<'a> {
     }
 
     fn take(&mut self, file: &RelPath, outcome: Result<document::FoundObject, document::FileError>) {
-        let origin = |line, document| Origin { file: file.clone(), line, document };
+        let origin = |line, document| Origin {
+            file: file.clone(),
+            line,
+            document,
+        };
         match outcome {
             Ok(found) => self.add(found.object, found.value, origin(found.line, found.document)),
-            Err(e) => self.fail(ManifestError::Document { origin: origin(e.line, e.document), reason: e.reason }),
+            Err(e) => self.fail(ManifestError::Document {
+                origin: origin(e.line, e.document),
+                reason: e.reason,
+            }),
         }
     }
 
@@ -276,12 +313,23 @@ impl<'a> Collector<'a> {
     }
 
     fn has(&self, object: &ObjectRef, value: &Value) -> bool {
-        self.seen.get(&self.id(object)).is_some_and(|&first| self.objects[first].value == *value)
+        self.seen
+            .get(&self.id(object))
+            .is_some_and(|&first| self.objects[first].value == *value)
     }
 
     fn id(&self, object: &ObjectRef) -> [String; 4] {
-        let namespace = if object.namespace.is_empty() { self.target_namespace } else { &object.namespace };
-        [object.group.clone(), object.kind.clone(), namespace.to_owned(), object.name.clone()]
+        let namespace = if object.namespace.is_empty() {
+            self.target_namespace
+        } else {
+            &object.namespace
+        };
+        [
+            object.group.clone(),
+            object.kind.clone(),
+            namespace.to_owned(),
+            object.name.clone(),
+        ]
     }
 
     fn add(&mut self, object: ObjectRef, value: Value, origin: Origin) {
@@ -289,7 +337,11 @@ impl<'a> Collector<'a> {
         match self.seen.get(&id) {
             Some(&first) => {
                 let first = self.objects[first].origin.clone();
-                self.fail(ManifestError::Duplicate { object, first, second: origin });
+                self.fail(ManifestError::Duplicate {
+                    object,
+                    first,
+                    second: origin,
+                });
             }
             None => {
                 self.seen.insert(id, self.objects.len());
@@ -299,11 +351,18 @@ impl<'a> Collector<'a> {
     }
 
     fn fail_folder(&mut self, folder: &RelPath, reason: FolderReason) {
-        self.fail(ManifestError::Folder { folder: folder.clone(), reason });
+        self.fail(ManifestError::Folder {
+            folder: folder.clone(),
+            reason,
+        });
     }
 
     fn fail(&mut self, error: ManifestError) {
-        if self.errors.len() < MAX_ERRORS { self.errors.push(error) } else { self.more += 1 }
+        if self.errors.len() < MAX_ERRORS {
+            self.errors.push(error)
+        } else {
+            self.more += 1
+        }
     }
 
     pub fn finish(mut self) -> Manifests {
@@ -313,7 +372,10 @@ impl<'a> Collector<'a> {
         if self.more > 0 {
             self.errors.push(ManifestError::More(self.more));
         }
-        Manifests::Partial { objects: self.objects, errors: self.errors }
+        Manifests::Partial {
+            objects: self.objects,
+            errors: self.errors,
+        }
     }
 }
 

@@ -80,10 +80,17 @@ pub enum MembersError {
 /// Reads an archive.
 pub fn read(bytes: &[u8], shape: Shape, limits: &Limits) -> Result<Members, MembersError> {
     let plain = decompress(bytes, limits)?;
-    let mut reader =
-        Reader { limits, files: BTreeMap::new(), folders: 0, left: limits.total_bytes, tree: MemoryTree::default() };
+    let mut reader = Reader {
+        limits,
+        files: BTreeMap::new(),
+        folders: 0,
+        left: limits.total_bytes,
+        tree: MemoryTree::default(),
+    };
     reader.read(&plain)?;
-    let Reader { mut files, mut tree, .. } = reader;
+    let Reader {
+        mut files, mut tree, ..
+    } = reader;
     if files.is_empty() {
         return Err(MembersError::Empty);
     }
@@ -91,7 +98,10 @@ pub fn read(bytes: &[u8], shape: Shape, limits: &Limits) -> Result<Members, Memb
     if shape == Shape::OneFolder {
         files = strip(files)?;
     }
-    let listed: Vec<_> = files.iter().map(|(path, (mode, id))| (path.as_str(), *mode, *id)).collect();
+    let listed: Vec<_> = files
+        .iter()
+        .map(|(path, (mode, id))| (path.as_str(), *mode, *id))
+        .collect();
     let root = build(&mut tree, &listed);
     Ok(Members { tree, root })
 }
@@ -100,7 +110,10 @@ pub fn read(bytes: &[u8], shape: Shape, limits: &Limits) -> Result<Members, Memb
 pub fn single(name: &str, bytes: &[u8], limits: &Limits) -> Result<Members, MembersError> {
     let path = RelPath::root().join_name(name.as_bytes()).map_err(MembersError::Name)?;
     if bytes.len() as u64 > limits.file_bytes {
-        return Err(MembersError::FileTooLarge { path: path.to_string(), limit: limits.file_bytes });
+        return Err(MembersError::FileTooLarge {
+            path: path.to_string(),
+            limit: limits.file_bytes,
+        });
     }
     let mut tree = MemoryTree::default();
     let id = tree.add_blob(bytes);
@@ -183,7 +196,9 @@ impl Reader<'_> {
         }
 
         // Without its last block, an archive that was cut between two members would look whole.
-        let end = usize::try_from(archive.into_inner().position()).unwrap_or(plain.len()).min(plain.len());
+        let end = usize::try_from(archive.into_inner().position())
+            .unwrap_or(plain.len())
+            .min(plain.len());
         let last = end.checked_sub(BLOCK).and_then(|start| plain.get(start..end));
         if last.is_none_or(|block| block.iter().any(|byte| *byte != 0)) {
             return Err(MembersError::Cut);
@@ -193,14 +208,21 @@ impl Reader<'_> {
 
     fn add(&mut self, entry: &mut tar::Entry<'_, impl Read>, extended: Extended) -> Result<(), MembersError> {
         let header = entry.header();
-        let name = chosen(extended.pax.path.as_deref(), extended.name.as_deref(), &header.path_bytes(), "name")?;
+        let name = chosen(
+            extended.pax.path.as_deref(),
+            extended.name.as_deref(),
+            &header.path_bytes(),
+            "name",
+        )?;
         let shown = escape(&name);
         let kind = header.entry_type();
         // Old archives have no type for folders.
         let is_folder = kind.is_dir() || (kind.is_file() && name.ends_with(b"/"));
         let Some(path) = clean(&name)? else { return Ok(()) };
         if self.files.len() + self.folders >= 4 * self.limits.files {
-            return Err(MembersError::TooMany { limit: 4 * self.limits.files });
+            return Err(MembersError::TooMany {
+                limit: 4 * self.limits.files,
+            });
         }
         if is_folder {
             self.folders += 1;
@@ -209,15 +231,31 @@ impl Reader<'_> {
 
         let size = entry.size();
         if extended.pax.size.is_some_and(|told| told != size) {
-            return Err(MembersError::Disagree { path: shown, what: "size" });
+            return Err(MembersError::Disagree {
+                path: shown,
+                what: "size",
+            });
         }
         let header_target = header.link_name_bytes().unwrap_or_default().into_owned();
         let target = || {
-            chosen(extended.pax.target.as_deref(), extended.target.as_deref(), &header_target, "target")
-                .map_err(|_| MembersError::Disagree { path: shown.clone(), what: "target" })
+            chosen(
+                extended.pax.target.as_deref(),
+                extended.target.as_deref(),
+                &header_target,
+                "target",
+            )
+            .map_err(|_| MembersError::Disagree {
+                path: shown.clone(),
+                what: "target",
+            })
         };
 
-        let refused = |what| Err(MembersError::Kind { path: shown.clone(), what });
+        let refused = |what| {
+            Err(MembersError::Kind {
+                path: shown.clone(),
+                what,
+            })
+        };
         let member = if kind.is_file() || kind.is_contiguous() {
             let executable = header.mode().is_ok_and(|mode| mode & 0o100 != 0);
             let bytes = self.file(entry, &shown, size)?;
@@ -232,7 +270,10 @@ impl Reader<'_> {
             (Mode::Symlink, self.tree.add_blob(&target))
         } else if kind.is_hard_link() {
             let target = target()?;
-            let missing = || MembersError::HardLink { path: shown.clone(), target: escape(&target) };
+            let missing = || MembersError::HardLink {
+                path: shown.clone(),
+                target: escape(&target),
+            };
             let found = clean(&target)?.and_then(|path| self.files.get(&path)).copied();
             found.filter(|(mode, _)| *mode != Mode::Symlink).ok_or_else(missing)?
         } else if kind.is_gnu_sparse() {
@@ -246,7 +287,9 @@ impl Reader<'_> {
         };
 
         if self.files.len() >= self.limits.files {
-            return Err(MembersError::TooMany { limit: self.limits.files });
+            return Err(MembersError::TooMany {
+                limit: self.limits.files,
+            });
         }
         match self.files.insert(path, member) {
             None => Ok(()),
@@ -256,12 +299,23 @@ impl Reader<'_> {
 
     fn file(&mut self, entry: &mut impl Read, shown: &str, size: u64) -> Result<Vec<u8>, MembersError> {
         if size > self.limits.file_bytes {
-            return Err(MembersError::FileTooLarge { path: shown.to_owned(), limit: self.limits.file_bytes });
+            return Err(MembersError::FileTooLarge {
+                path: shown.to_owned(),
+                limit: self.limits.file_bytes,
+            });
         }
-        self.left = self.left.checked_sub(size).ok_or(MembersError::TooLarge { limit: self.limits.total_bytes })?;
+        self.left = self.left.checked_sub(size).ok_or(MembersError::TooLarge {
+            limit: self.limits.total_bytes,
+        })?;
         let mut bytes = Vec::new();
-        entry.read_to_end(&mut bytes).map_err(|source| MembersError::Tar { source })?;
-        if bytes.len() as u64 == size { Ok(bytes) } else { Err(MembersError::Cut) }
+        entry
+            .read_to_end(&mut bytes)
+            .map_err(|source| MembersError::Tar { source })?;
+        if bytes.len() as u64 == size {
+            Ok(bytes)
+        } else {
+            Err(MembersError::Cut)
+        }
     }
 }
 
@@ -271,8 +325,14 @@ fn content(entry: &mut tar::Entry<'_, impl Read>, limit: u64) -> Result<Vec<u8>,
         return Err(MembersError::Extended);
     }
     let (size, mut bytes) = (entry.size(), Vec::new());
-    entry.read_to_end(&mut bytes).map_err(|source| MembersError::Tar { source })?;
-    if bytes.len() as u64 == size { Ok(bytes) } else { Err(MembersError::Cut) }
+    entry
+        .read_to_end(&mut bytes)
+        .map_err(|source| MembersError::Tar { source })?;
+    if bytes.len() as u64 == size {
+        Ok(bytes)
+    } else {
+        Err(MembersError::Cut)
+    }
 }
 
 fn long_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<Vec<u8>, MembersError> {
@@ -287,7 +347,10 @@ fn long_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<Vec<u8>, MembersEr
 /// disagree.
 fn chosen(pax: Option<&[u8]>, gnu: Option<&[u8]>, short: &[u8], what: &'static str) -> Result<Vec<u8>, MembersError> {
     match (pax, gnu) {
-        (Some(pax), Some(gnu)) if pax != gnu => Err(MembersError::Disagree { path: escape(pax), what }),
+        (Some(pax), Some(gnu)) if pax != gnu => Err(MembersError::Disagree {
+            path: escape(pax),
+            what,
+        }),
         (Some(long), _) | (None, Some(long)) => Ok(long.to_vec()),
         (None, None) => Ok(short.to_vec()),
     }
@@ -330,7 +393,10 @@ fn strip(files: BTreeMap<RelPath, (Mode, ObjectId)>) -> Result<BTreeMap<RelPath,
         let first = RelPath::parse(first).map_err(MembersError::Name)?;
         let known = folder.get_or_insert_with(|| first.clone());
         if *known != first || path == first {
-            return Err(MembersError::TwoFolders { first: known.to_string(), second: path.to_string() });
+            return Err(MembersError::TwoFolders {
+                first: known.to_string(),
+                second: path.to_string(),
+            });
         }
         let rest = RelPath::parse(path.strip(known).unwrap_or_default()).map_err(MembersError::Name)?;
         stripped.insert(rest, member);
@@ -344,7 +410,11 @@ fn build(tree: &mut MemoryTree, files: &[(&str, Mode, ObjectId)]) -> ObjectId {
     let mut rest = files;
     while let Some((path, mode, id)) = rest.first() {
         let Some((folder, _)) = path.split_once('/') else {
-            entries.push(Entry { name: path.as_bytes().to_vec(), mode: *mode, id: *id });
+            entries.push(Entry {
+                name: path.as_bytes().to_vec(),
+                mode: *mode,
+                id: *id,
+            });
             rest = &rest[1..];
             continue;
         };
@@ -354,7 +424,11 @@ fn build(tree: &mut MemoryTree, files: &[(&str, Mode, ObjectId)]) -> ObjectId {
             .collect();
         rest = &rest[inside.len()..];
         let id = build(tree, &inside);
-        entries.push(Entry { name: folder.as_bytes().to_vec(), mode: Mode::Tree, id });
+        entries.push(Entry {
+            name: folder.as_bytes().to_vec(),
+            mode: Mode::Tree,
+            id,
+        });
     }
     tree.add_tree(entries)
 }

@@ -45,8 +45,15 @@ impl Overlay {
         names: &[&str],
         folder: &ObjectId,
     ) -> Result<ObjectId, GraftError> {
-        let fail = |source| GraftError::Tree { path: at.clone(), source };
-        let mut entries = tree.map(|id| self.entries(id)).transpose().map_err(fail)?.unwrap_or_default();
+        let fail = |source| GraftError::Tree {
+            path: at.clone(),
+            source,
+        };
+        let mut entries = tree
+            .map(|id| self.entries(id))
+            .transpose()
+            .map_err(fail)?
+            .unwrap_or_default();
         let Some((name, rest)) = names.split_first() else {
             return Err(GraftError::Taken { path: at.clone() });
         };
@@ -62,7 +69,11 @@ impl Overlay {
                 self.graft_below(below.as_ref(), &path, rest, folder)?
             }
         };
-        let entry = Entry { name: name.as_bytes().to_vec(), mode: Mode::Tree, id };
+        let entry = Entry {
+            name: name.as_bytes().to_vec(),
+            mode: Mode::Tree,
+            id,
+        };
         match known.and_then(|n| entries.get_mut(n)) {
             Some(place) => *place = entry,
             None => entries.push(entry),
@@ -81,7 +92,11 @@ impl Overlay {
                 Some(entry) if entry.mode == Mode::Tree => entry.id,
                 Some(_) => return Ok(None),
             };
-            match self.entries(&id)?.into_iter().find(|entry| entry.name == name.as_bytes()) {
+            match self
+                .entries(&id)?
+                .into_iter()
+                .find(|entry| entry.name == name.as_bytes())
+            {
                 Some(entry) => found = Some(entry),
                 None => return Ok(None),
             }
@@ -94,7 +109,10 @@ impl Overlay {
         if path.is_root() {
             return Ok(Some(*root));
         }
-        Ok(self.entry(root, path)?.filter(|entry| entry.mode == Mode::Tree).map(|entry| entry.id))
+        Ok(self
+            .entry(root, path)?
+            .filter(|entry| entry.mode == Mode::Tree)
+            .map(|entry| entry.id))
     }
 }
 
@@ -142,11 +160,30 @@ mod tests {
         let made = overlay.graft(&root, &path("apps/web/from/values"), &values).unwrap();
         let closure_at =
             |root: &ObjectId, folder: &str| closure(&overlay, root, &path(folder), &Limits::default()).unwrap();
-        let files: Vec<_> = closure_at(&made, "").files.into_keys().map(|path| path.to_string()).collect();
-        assert_eq!(files, ["apps/db/b.yaml", "apps/web/a.yaml", "apps/web/from/values/values.yaml"]);
-        assert_eq!(closure_at(&made, "apps/db").content_id, closure_at(&root, "apps/db").content_id);
-        assert_ne!(closure_at(&made, "apps/web").content_id, closure_at(&root, "apps/web").content_id);
-        let both = closure_of(&overlay, &made, &[path("apps/db"), path("apps/web/from")], &Limits::default()).unwrap();
+        let files: Vec<_> = closure_at(&made, "")
+            .files
+            .into_keys()
+            .map(|path| path.to_string())
+            .collect();
+        assert_eq!(
+            files,
+            ["apps/db/b.yaml", "apps/web/a.yaml", "apps/web/from/values/values.yaml"]
+        );
+        assert_eq!(
+            closure_at(&made, "apps/db").content_id,
+            closure_at(&root, "apps/db").content_id
+        );
+        assert_ne!(
+            closure_at(&made, "apps/web").content_id,
+            closure_at(&root, "apps/web").content_id
+        );
+        let both = closure_of(
+            &overlay,
+            &made,
+            &[path("apps/db"), path("apps/web/from")],
+            &Limits::default(),
+        )
+        .unwrap();
         assert_eq!(both.files.len(), 2);
     }
 
@@ -164,7 +201,10 @@ mod tests {
             ("", ". is there already, from another source"),
         ] {
             let folder = root;
-            assert_eq!(overlay.graft(&root, &path(at), &folder).unwrap_err().to_string(), expected);
+            assert_eq!(
+                overlay.graft(&root, &path(at), &folder).unwrap_err().to_string(),
+                expected
+            );
         }
         assert!(overlay.entry(&root, &path("a/file/b")).unwrap().is_none());
         assert!(overlay.entries(&MemoryTree::default().add_blob(b"not here")).is_err());

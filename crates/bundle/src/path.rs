@@ -53,7 +53,10 @@ pub enum PathReason {
 
 impl PathError {
     pub(crate) fn new(path: &[u8], reason: PathReason) -> Self {
-        Self { shown: escape(path), reason }
+        Self {
+            shown: escape(path),
+            reason,
+        }
     }
 }
 
@@ -130,7 +133,11 @@ impl RelPath {
         let fail = |reason| PathError::new(&full(), reason);
         let text = std::str::from_utf8(name).map_err(|_| fail(PathReason::NotUtf8))?;
         check_name(text).map_err(fail)?;
-        let joined = if self.0.is_empty() { text.to_owned() } else { format!("{}/{text}", self.0) };
+        let joined = if self.0.is_empty() {
+            text.to_owned()
+        } else {
+            format!("{}/{text}", self.0)
+        };
         if joined.len() > MAX_PATH_BYTES {
             return Err(fail(PathReason::Long));
         }
@@ -181,13 +188,21 @@ impl RelPath {
         if self.is_root() {
             return None;
         }
-        Some(Self(self.0.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()))
+        Some(Self(
+            self.0
+                .rsplit_once('/')
+                .map(|(parent, _)| parent.to_owned())
+                .unwrap_or_default(),
+        ))
     }
 
     /// Whether this is `folder` or lies below it.
     pub fn is_within(&self, folder: &Self) -> bool {
         folder.is_root()
-            || self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            || self
+                .0
+                .strip_prefix(folder.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// This path relative to `folder`. None: it is elsewhere.
@@ -309,8 +324,14 @@ mod tests {
 
     #[test]
     fn long_and_deep_paths_are_refused() {
-        assert_eq!(RelPath::parse(&"a".repeat(256)).unwrap_err().reason, PathReason::LongName);
-        assert_eq!(RelPath::parse(&["a"; 65].join("/")).unwrap_err().reason, PathReason::Deep);
+        assert_eq!(
+            RelPath::parse(&"a".repeat(256)).unwrap_err().reason,
+            PathReason::LongName
+        );
+        assert_eq!(
+            RelPath::parse(&["a"; 65].join("/")).unwrap_err().reason,
+            PathReason::Deep
+        );
         assert!(RelPath::parse(&["a"; 64].join("/")).is_ok());
         let long = vec!["a".repeat(200); 6].join("/");
         assert_eq!(RelPath::parse(&long).unwrap_err().reason, PathReason::Long);
@@ -329,7 +350,14 @@ mod tests {
 
     #[test]
     fn folders_are_read_as_people_write_them() {
-        for (text, want) in [("", ""), (".", ""), ("./", ""), ("./a/b", "a/b"), ("a/b/", "a/b"), ("././a", "a")] {
+        for (text, want) in [
+            ("", ""),
+            (".", ""),
+            ("./", ""),
+            ("./a/b", "a/b"),
+            ("a/b/", "a/b"),
+            ("././a", "a"),
+        ] {
             assert_eq!(RelPath::parse_folder(text).unwrap().as_str(), want, "{text}");
         }
         for text in ["/", "..", "a/..", "a//", "./../a"] {

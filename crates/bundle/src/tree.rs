@@ -23,7 +23,10 @@ impl ObjectId {
         }
         let mut bytes = [0; 32];
         bytes[..raw.len()].copy_from_slice(raw);
-        Ok(Self { bytes, len: raw.len() as u8 })
+        Ok(Self {
+            bytes,
+            len: raw.len() as u8,
+        })
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -108,7 +111,10 @@ pub enum TreeError {
     #[error("object {id} is {size} bytes, over the limit of {limit}")]
     TooLarge { id: ObjectId, size: u64, limit: u64 },
     #[error("object {id} can't be read")]
-    Unreadable { id: ObjectId, source: Box<dyn std::error::Error + Send + Sync> },
+    Unreadable {
+        id: ObjectId,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// Reads trees and blobs as stored: no filters, no line ending rules.
@@ -175,10 +181,17 @@ impl MemoryTree {
         for &(path, content) in files {
             if let Some((folder, _)) = path.split_once('/') {
                 let prefix = format!("{folder}/");
-                let inside: Vec<_> = files.iter().filter_map(|(p, c)| Some((p.strip_prefix(&prefix)?, *c))).collect();
+                let inside: Vec<_> = files
+                    .iter()
+                    .filter_map(|(p, c)| Some((p.strip_prefix(&prefix)?, *c)))
+                    .collect();
                 if !entries.iter().any(|e: &Entry| e.name == folder.as_bytes()) {
                     let id = self.add_folder(&inside);
-                    entries.push(Entry { name: folder.into(), mode: Mode::Tree, id });
+                    entries.push(Entry {
+                        name: folder.into(),
+                        mode: Mode::Tree,
+                        id,
+                    });
                 }
             } else {
                 let (mode, bytes) = match content.strip_prefix("-> ") {
@@ -186,7 +199,11 @@ impl MemoryTree {
                     None => (Mode::File, content),
                 };
                 let id = self.add_blob(bytes.as_bytes());
-                entries.push(Entry { name: path.into(), mode, id });
+                entries.push(Entry {
+                    name: path.into(),
+                    mode,
+                    id,
+                });
             }
         }
         self.add_tree(entries)
@@ -209,7 +226,11 @@ impl Tree for MemoryTree {
     fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
         let bytes = self.blobs.get(id).ok_or(TreeError::Missing(*id))?;
         if bytes.len() as u64 > limit {
-            return Err(TreeError::TooLarge { id: *id, size: bytes.len() as u64, limit });
+            return Err(TreeError::TooLarge {
+                id: *id,
+                size: bytes.len() as u64,
+                limit,
+            });
         }
         Ok(bytes.to_vec())
     }

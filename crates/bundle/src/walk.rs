@@ -117,7 +117,11 @@ pub(crate) fn follow<L: Lookup>(
             }
         }
     }
-    Ok(Ok(Resolved { path: current, folder, links }))
+    Ok(Ok(Resolved {
+        path: current,
+        folder,
+        links,
+    }))
 }
 
 /// The names of a relative path. None: it is absolute.

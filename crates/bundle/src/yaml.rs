@@ -29,7 +29,11 @@ pub struct Budget {
 /// 100 MB while it is read. Depth: deeper than any OpenAPI schema in a CRD (about 40).
 impl Default for Budget {
     fn default() -> Self {
-        Self { nodes: 500_000, bytes: 8 << 20, depth: 100 }
+        Self {
+            nodes: 500_000,
+            bytes: 8 << 20,
+            depth: 100,
+        }
     }
 }
 
@@ -134,7 +138,10 @@ impl Node {
 
     pub fn into_json(self) -> Result<Value, YamlError> {
         Ok(match self.value {
-            NodeValue::Scalar(scalar) => scalar.into_json().map_err(|reason| YamlError { line: self.line, reason })?,
+            NodeValue::Scalar(scalar) => scalar.into_json().map_err(|reason| YamlError {
+                line: self.line,
+                reason,
+            })?,
             NodeValue::Sequence(items) => {
                 Value::Array(items.into_iter().map(Node::into_json).collect::<Result<_, _>>()?)
             }

@@ -66,7 +66,11 @@ fn object(body: &str) -> String {
 
 /// Checks many scalars with one run of kubectl, as plain values of a mapping.
 fn same_values(scalars: &[&str]) {
-    let lines: String = scalars.iter().enumerate().map(|(n, s)| format!("  k{n:03}: {s}\n")).collect();
+    let lines: String = scalars
+        .iter()
+        .enumerate()
+        .map(|(n, s)| format!("  k{n:03}: {s}\n"))
+        .collect();
     let text = object(&format!("data:\n{lines}"));
     let (theirs, ours) = (ask_kubectl("a.yaml", &text).unwrap(), ask_us("a.yaml", &text).unwrap());
     let show = |values: &[Value], n: usize| values[0]["data"][format!("k{n:03}")].to_string();
@@ -266,7 +270,10 @@ fn blocks_aliases_and_merges_are_the_same() {
 
 #[test]
 fn documents_and_lists_are_the_same() {
-    let (a, b) = (object("data: {k: a}"), object("data: {k: b}").replace("name: a", "name: b"));
+    let (a, b) = (
+        object("data: {k: a}"),
+        object("data: {k: b}").replace("name: a", "name: b"),
+    );
     let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: default}}\n";
     let typed = "apiVersion: v1\nkind: ConfigMapList\nitems:\n- {metadata: {name: a, namespace: default}}\n";
     let json = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"},"data":{"f":1.0,"g":1e3,"h":12345678901234567890,"i":-0}}"#;
@@ -280,7 +287,10 @@ fn documents_and_lists_are_the_same() {
         ("a.json", json.to_owned()),
         ("a.json", format!("{json}\n{}", json.replace("\"a\"", "\"b\""))),
         ("a.yaml", format!("{json}\n---\n{b}")),
-        ("a.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: default}}\n".to_owned()),
+        (
+            "a.yaml",
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: default}}\n".to_owned(),
+        ),
     ] {
         assert_eq!(ask_us(file, &text), ask_kubectl(file, &text), "{file}: {text}");
     }

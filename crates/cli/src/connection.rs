@@ -50,7 +50,9 @@ pub fn own_config() -> Option<PathBuf> {
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from)
+    env::var_os(name)
+        .filter(|value: &OsString| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 /// A connection to a hub.
@@ -68,13 +70,18 @@ pub struct Session {
 impl Session {
     pub async fn open(args: &ConnectArgs, program: Program) -> Result<Self> {
         let (kubeconfig, kubectl_flags) = load(args, program)?;
-        let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+        let options = KubeConfigOptions {
+            context: args.context.clone(),
+            ..KubeConfigOptions::default()
+        };
         let namespace_is_named = named_namespace(&kubeconfig, args.context.as_deref());
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-            Failure::usage("the kubeconfig can't be used")
-                .evidence(error.to_string())
-                .next("{program} login URL --token-file FILE")
-        })?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .map_err(|error| {
+                Failure::usage("the kubeconfig can't be used")
+                    .evidence(error.to_string())
+                    .next("{program} login URL --token-file FILE")
+            })?;
         let mut session = Self::with_config(config, program)?;
         if !namespace_is_named {
             session.namespace = farwater_api::ADMIN_NAMESPACE.to_owned();
@@ -92,7 +99,13 @@ impl Session {
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config)
             .map_err(|error| Failure::usage("the kubeconfig can't be used").evidence(error.to_string()))?;
-        Ok(Self { client, program, namespace, server, kubectl_flags: String::new() })
+        Ok(Self {
+            client,
+            program,
+            namespace,
+            server,
+            kubectl_flags: String::new(),
+        })
     }
 
     pub fn failure(&self, attempt: &str, error: &kube::Error) -> Failure {
@@ -113,7 +126,11 @@ impl Session {
         accept: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let kind = if method == Method::PATCH {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
         let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let request = Request::builder()
             .method(method)
@@ -139,7 +156,10 @@ impl Session {
         match self.bounded(&attempt, api.get(name)).await {
             Err(failure) if failure.is_missing() => {
                 let known = self.list::<K>(Some(namespace)).await.unwrap_or_default();
-                let known: Vec<&str> = known.iter().filter_map(|object| object.meta().name.as_deref()).collect();
+                let known: Vec<&str> = known
+                    .iter()
+                    .filter_map(|object| object.meta().name.as_deref())
+                    .collect();
                 Err(missing(&K::kind(&()), &K::plural(&()), namespace, name, &known))
             }
             other => other,
@@ -179,17 +199,28 @@ impl Session {
     pub async fn bounded<T>(&self, attempt: &str, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T> {
         match tokio::time::timeout(ANSWER_TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|error| self.failure(attempt, &error)),
-            Err(_) => Err(Failure::new(exit::UNREACHABLE, format!("can't {attempt}: no answer from {}", self.server))
-                .evidence(format!("waited {} s", ANSWER_TIMEOUT.as_secs()))),
+            Err(_) => Err(Failure::new(
+                exit::UNREACHABLE,
+                format!("can't {attempt}: no answer from {}", self.server),
+            )
+            .evidence(format!("waited {} s", ANSWER_TIMEOUT.as_secs()))),
         }
     }
 }
 
 /// The failure for a missing object, with the most similar name that exists.
 pub fn missing(kind: &str, plural: &str, namespace: &str, name: &str, known: &[&str]) -> Failure {
-    let place = if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") };
+    let place = if namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" in namespace {namespace}")
+    };
     let failure = Failure::new(exit::MISSING, format!("there is no {kind} {name:?}{place}"));
-    let scope = if namespace.is_empty() { String::new() } else { format!(" -n {namespace}") };
+    let scope = if namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" -n {namespace}")
+    };
     let failure = match suggest(name, known.iter().copied()) {
         Some(near) => failure.evidence(format!("did you mean {near:?}?")),
         None if known.is_empty() => failure.evidence(format!("there are no {plural}{place}")),
@@ -199,7 +230,10 @@ pub fn missing(kind: &str, plural: &str, namespace: &str, name: &str, known: &[&
 }
 
 fn load(args: &ConnectArgs, program: Program) -> Result<(Kubeconfig, String)> {
-    let context = args.context.as_deref().map_or(String::new(), |name| format!(" --context {name}"));
+    let context = args
+        .context
+        .as_deref()
+        .map_or(String::new(), |name| format!(" --context {name}"));
     let named = match program {
         Program::Farwater => args.kubeconfig.clone().or_else(|| variable("FARWATER_KUBECONFIG")),
         Program::Plugin => args.kubeconfig.clone(),
@@ -234,5 +268,10 @@ fn named_namespace(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
         .iter()
         .find(|named| Some(named.name.as_str()) == wanted)
         .and_then(|named| named.context.as_ref())
-        .is_some_and(|context| context.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty()))
+        .is_some_and(|context| {
+            context
+                .namespace
+                .as_deref()
+                .is_some_and(|namespace| !namespace.is_empty())
+        })
 }

@@ -18,7 +18,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         ]),
     ),
     ("cluster age-key", Effect::Reads),
-    ("cluster leave", Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"])),
+    (
+        "cluster leave",
+        Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"]),
+    ),
     (
         "tenant prepare",
         Effect::Cluster(
@@ -41,11 +44,17 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ),
     ("tree", Effect::Reads),
     ("why", Effect::Reads),
-    ("wait", Effect::Writes(&["with --fetch: ServiceDeployment or source, annotation `farwater.dev/requestedAt`"])),
+    (
+        "wait",
+        Effect::Writes(&["with --fetch: ServiceDeployment or source, annotation `farwater.dev/requestedAt`"]),
+    ),
     ("plan", Effect::Reads),
     ("impact", Effect::Reads),
     ("render", Effect::Reads),
-    ("undo", Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion to undo"])),
+    (
+        "undo",
+        Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion to undo"]),
+    ),
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
     ("explain digest", Effect::Reads),
@@ -54,9 +63,15 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         Effect::Writes(&["with --retry: ServiceDeployment, annotation `farwater.dev/retry-hook`: the failed run"]),
     ),
     ("explain parameters", Effect::Reads),
-    ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`", "with a set: ServiceSet `spec.pin`"])),
+    (
+        "rollback",
+        Effect::Writes(&["ServiceDeployment `spec.pin`", "with a set: ServiceSet `spec.pin`"]),
+    ),
     ("rollout status", Effect::Reads),
-    ("rollout promote", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
+    (
+        "rollout promote",
+        Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"]),
+    ),
     (
         "rollout pause",
         Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.paused`, `spec.rollout.pauseReason`"]),
@@ -65,8 +80,14 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         "rollout resume",
         Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.paused`, `spec.rollout.pauseReason`"]),
     ),
-    ("rollout abort", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
-    ("rollout skip", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
+    (
+        "rollout abort",
+        Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"]),
+    ),
+    (
+        "rollout skip",
+        Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"]),
+    ),
     ("pipeline status", Effect::Reads),
     (
         "approve",
@@ -75,8 +96,14 @@ pub const EFFECTS: &[(&str, Effect)] = &[
             "for a service: ServiceDeployment, annotation `farwater.dev/approve-prune`, or `farwater.dev/propose-prune` with --propose",
         ]),
     ),
-    ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
-    ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
+    (
+        "notify test",
+        Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"]),
+    ),
+    (
+        "suspend",
+        Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"]),
+    ),
     (
         "freeze",
         Effect::Writes(&[
@@ -86,7 +113,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         ]),
     ),
     ("unfreeze", Effect::Writes(&["ChangeWindow, deleted"])),
-    ("resume", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
+    (
+        "resume",
+        Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"]),
+    ),
     ("doctor", Effect::Reads),
     ("version", Effect::Reads),
     ("completion", Effect::Reads),
@@ -117,7 +147,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         Effect::Here("`keys/request.json` in the data directory: the hub retires all but the current keys"),
     ),
     ("admin kubeconfig", Effect::Reads),
-    ("admin copy-store", Effect::Database("the one of --to, which becomes a copy of the one of --from")),
+    (
+        "admin copy-store",
+        Effect::Database("the one of --to, which becomes a copy of the one of --from"),
+    ),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +234,10 @@ mod tests {
         let mut told = Vec::new();
         for row in rows.filter_map(|line| line.strip_prefix("| `")) {
             let (usage, does) = row.split_once("` | ").unwrap();
-            assert!(does.trim_end_matches('|').trim().len() > 5, "docs/cli.md does not say what {usage} does");
+            assert!(
+                does.trim_end_matches('|').trim().len() > 5,
+                "docs/cli.md does not say what {usage} does"
+            );
             told.push(words(usage));
         }
         told.sort();

@@ -42,7 +42,10 @@ mod tests {
     fn every_code_is_documented() {
         let page = include_str!("../../../docs/cli.md");
         for (code, meaning) in DOCUMENTED {
-            assert!(page.contains(&format!("| {code} | {meaning}")), "docs/cli.md lacks {code}: {meaning}");
+            assert!(
+                page.contains(&format!("| {code} | {meaning}")),
+                "docs/cli.md lacks {code}: {meaning}"
+            );
         }
     }
 }

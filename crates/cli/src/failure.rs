@@ -17,7 +17,12 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     pub fn new(code: u8, cause: impl Into<String>) -> Self {
-        Self { code, cause: cause.into(), evidence: None, next: None }
+        Self {
+            code,
+            cause: cause.into(),
+            evidence: None,
+            next: None,
+        }
     }
 
     pub fn usage(cause: impl Into<String>) -> Self {
@@ -45,28 +50,39 @@ impl Failure {
             kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
                 unreachable_hub(attempt, server, &root_cause(error))
             }
-            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
-                Self::new(exit::UNREACHABLE, format!("can't {attempt}: {server} does not answer as a hub"))
-                    .evidence(root_cause(error))
-                    .next("check the address: is it a Farwater hub?")
-            }
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::new(
+                exit::UNREACHABLE,
+                format!("can't {attempt}: {server} does not answer as a hub"),
+            )
+            .evidence(root_cause(error))
+            .next("check the address: is it a Farwater hub?"),
             other => Self::new(exit::INTERNAL, format!("can't {attempt}")).evidence(root_cause(other)),
         }
     }
 
     fn refused(attempt: &str, status: &kube::core::Status) -> Self {
-        let message = if status.message.is_empty() { status.reason.clone() } else { status.message.clone() };
+        let message = if status.message.is_empty() {
+            status.reason.clone()
+        } else {
+            status.message.clone()
+        };
         let failure = |code| Self::new(code, format!("can't {attempt}")).evidence(message.clone());
         match status.code {
-            401 => Self::new(exit::DENIED, format!("can't {attempt}: the hub does not accept your token"))
-                .evidence(message.clone())
-                .next("{program} login URL --token-file FILE"),
+            401 => Self::new(
+                exit::DENIED,
+                format!("can't {attempt}: the hub does not accept your token"),
+            )
+            .evidence(message.clone())
+            .next("{program} login URL --token-file FILE"),
             403 => failure(exit::DENIED).next("{program} version # shows who you are"),
             // If an object is missing, the hub names it. Without a name, the hub doesn't know the path.
             404 if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => failure(exit::MISSING),
-            404 => Self::new(exit::UNREACHABLE, format!("can't {attempt}: the hub does not serve this"))
-                .evidence(message.clone())
-                .next("check the address and the hub's version: {program} version"),
+            404 => Self::new(
+                exit::UNREACHABLE,
+                format!("can't {attempt}: the hub does not serve this"),
+            )
+            .evidence(message.clone())
+            .next("check the address and the hub's version: {program} version"),
             400 | 405 | 409 | 410 | 413 | 415 | 422 => failure(exit::CONFLICT),
             429 | 500..=599 => failure(exit::UNREACHABLE).next("try again; if it stays so, read the hub's log"),
             _ => failure(exit::INTERNAL),
@@ -95,8 +111,11 @@ impl Failure {
 }
 
 fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
-    let failure = Failure::new(exit::UNREACHABLE, format!("can't {attempt}: the hub at {server} can't be reached"))
-        .evidence(root);
+    let failure = Failure::new(
+        exit::UNREACHABLE,
+        format!("can't {attempt}: the hub at {server} can't be reached"),
+    )
+    .evidence(root);
     let lower = root.to_lowercase();
     if lower.contains("certificate") || lower.contains("unknownissuer") || lower.contains("unknown issuer") {
         failure.next("give the hub's own authority: {program} login URL --token-file FILE --ca DATA-DIR/keys/ca.crt")
@@ -163,14 +182,26 @@ mod tests {
             Silent { source: std::fmt::Error },
         }
         let cause = std::fmt::Error.to_string();
-        for error in [Outer::Repeats { source: std::fmt::Error }, Outer::Silent { source: std::fmt::Error }] {
+        for error in [
+            Outer::Repeats {
+                source: std::fmt::Error,
+            },
+            Outer::Silent {
+                source: std::fmt::Error,
+            },
+        ] {
             assert_eq!(chain(&error), format!("app: {cause}"));
         }
     }
 
     #[test]
     fn a_servers_text_cannot_move_the_cursor() {
-        let failure = Failure::usage("bad").evidence("\u{1b}[2Jgone\nsecond").next("{program} get");
-        assert_eq!(failure.render("farwater"), "farwater: bad\n  [2Jgone second\n  next: farwater get\n");
+        let failure = Failure::usage("bad")
+            .evidence("\u{1b}[2Jgone\nsecond")
+            .next("{program} get");
+        assert_eq!(
+            failure.render("farwater"),
+            "farwater: bad\n  [2Jgone second\n  next: farwater get\n"
+        );
     }
 }

@@ -23,16 +23,25 @@ struct Mark {
 
 impl Mark {
     fn new(symbol: &'static str, word: impl Into<String>, colour: Colour) -> Self {
-        Self { symbol, word: word.into(), colour }
+        Self {
+            symbol,
+            word: word.into(),
+            colour,
+        }
     }
 }
 
 pub fn render(fleet: &Fleet, terminal: Terminal, now: Timestamp) -> String {
-    let mut drawing = Drawing { terminal, lines: String::new() };
+    let mut drawing = Drawing {
+        terminal,
+        lines: String::new(),
+    };
     let mut rest: Vec<&ServiceDeployment> = fleet.services.iter().collect();
     rest.sort_by_key(|service| (service.namespace(), service.name_any()));
     for ((namespace, name), cluster) in &fleet.clusters {
-        let (here, elsewhere) = rest.into_iter().partition(|service| runs_on(service, namespace, name, fleet));
+        let (here, elsewhere) = rest
+            .into_iter()
+            .partition(|service| runs_on(service, namespace, name, fleet));
         rest = elsewhere;
         drawing.cluster(&format!("{namespace}/{name}"), Some(cluster), now);
         drawing.services(&here, namespace, fleet);
@@ -40,7 +49,9 @@ pub fn render(fleet: &Fleet, terminal: Terminal, now: Timestamp) -> String {
     // The services left over name clusters that do not exist, or that the user may not read.
     while let Some(first) = rest.first() {
         let name = first.spec.cluster_ref.name.clone();
-        let (here, elsewhere) = rest.into_iter().partition(|service| service.spec.cluster_ref.name == name);
+        let (here, elsewhere) = rest
+            .into_iter()
+            .partition(|service| service.spec.cluster_ref.name == name);
         rest = elsewhere;
         drawing.cluster(&name, None, now);
         drawing.services(&here, "", fleet);
@@ -75,15 +86,20 @@ impl Drawing {
         };
         let status = cluster.status.clone().unwrap_or_default();
         let ready = find(&status.conditions, "Ready");
-        let heard = status.last_heard_time.as_ref().map(|time| format!("heard {} ago", ago(time.0, now)));
+        let heard = status
+            .last_heard_time
+            .as_ref()
+            .map(|time| format!("heard {} ago", ago(time.0, now)));
         let mark = match (ready.map(|c| c.status.as_str()), &heard) {
             (Some("True"), _) => Mark::new("●", "Ready", Colour::Good),
             (_, None) => Mark::new("○", "never joined", Colour::Doubtful),
             _ => Mark::new("✗", "silent", Colour::Bad),
         };
         let suspended = cluster.spec.suspend.then(|| "suspended".to_owned());
-        let details: Vec<String> =
-            [status.kubernetes_version.clone(), heard, suspended].into_iter().flatten().collect();
+        let details: Vec<String> = [status.kubernetes_version.clone(), heard, suspended]
+            .into_iter()
+            .flatten()
+            .collect();
         self.line("", title, &mark, &details.join("  "));
     }
 
@@ -92,10 +108,18 @@ impl Drawing {
             let last = i + 1 == services.len();
             let namespace = service.namespace().unwrap_or_default();
             let name = service.name_any();
-            let title = if namespace == home { name } else { format!("{namespace}/{name}") };
+            let title = if namespace == home {
+                name
+            } else {
+                format!("{namespace}/{name}")
+            };
             let (mark, detail) = judge_service(service);
             self.line(if last { "└─ " } else { "├─ " }, &title, &mark, &detail);
-            let report = service.uid().and_then(|uid| fleet.objects.get(&uid)).map(Vec::as_slice).unwrap_or_default();
+            let report = service
+                .uid()
+                .and_then(|uid| fleet.objects.get(&uid))
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             for (j, object) in report.iter().enumerate() {
                 let stem = if last { "   " } else { "│  " };
                 let branch = if j + 1 == report.len() { "└─ " } else { "├─ " };
@@ -106,7 +130,12 @@ impl Drawing {
                         format!("{}/{}", object.object.namespace, object.object.name)
                     };
                 let title = format!("{} {place}", object.object.kind);
-                self.line(&format!("{stem}{branch}"), &title, &judge_object(object), &object.message);
+                self.line(
+                    &format!("{stem}{branch}"),
+                    &title,
+                    &judge_object(object),
+                    &object.message,
+                );
             }
         }
     }
@@ -117,11 +146,18 @@ impl Drawing {
         let title = text::plain(title);
         let state = format!("  {}", mark.word);
         let used = text::width(&head) + text::width(&title) + text::width(&state) + 2;
-        let room = self.terminal.width.map_or(usize::MAX, |width| width.saturating_sub(used));
+        let room = self
+            .terminal
+            .width
+            .map_or(usize::MAX, |width| width.saturating_sub(used));
         let detail = text::plain(detail);
         let detail = if room < 4 { "".into() } else { text::fit(&detail, room) };
         let paint = |colour, text: &str| self.terminal.paint(colour, text);
-        let mut line = format!("{stem}{} {title}{}", paint(mark.colour, mark.symbol), paint(mark.colour, &state));
+        let mut line = format!(
+            "{stem}{} {title}{}",
+            paint(mark.colour, mark.symbol),
+            paint(mark.colour, &state)
+        );
         if !detail.is_empty() {
             line += &format!("  {}", paint(Colour::Faint, &detail));
         }
@@ -137,8 +173,13 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let revision = status.applied_revision.as_deref().map(text::short_revision);
     let counts = status.objects.filter(|counts| counts.total > 0);
     let counts = counts.map(|counts| format!("{}/{} healthy", counts.healthy, counts.total));
-    let message = ready.map(|c| text::short_commits(&c.message).into_owned()).filter(|message| !message.is_empty());
-    let held = status.held_prune.as_ref().map(|held| format!("{} deletions wait for approval", held.count));
+    let message = ready
+        .map(|c| text::short_commits(&c.message).into_owned())
+        .filter(|message| !message.is_empty());
+    let held = status
+        .held_prune
+        .as_ref()
+        .map(|held| format!("{} deletions wait for approval", held.count));
 
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)
@@ -157,7 +198,10 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let pinned = service.spec.pin.as_ref().map(|_| "pinned".to_owned());
     // A suspension isn't listed: the message names one that is in force, and one that has ended doesn't matter any
     // more.
-    let details: Vec<String> = [revision, counts, held, pinned, message].into_iter().flatten().collect();
+    let details: Vec<String> = [revision, counts, held, pinned, message]
+        .into_iter()
+        .flatten()
+        .collect();
     (mark, details.join("  "))
 }
 
@@ -190,7 +234,11 @@ mod tests {
     fn condition(status: &str, message: &str) -> serde_json::Value {
         let one = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let other = if message.is_empty() { "Reconciling" } else { "Stalled" };
-        if status == "True" { json!([one("Ready", "True")]) } else { json!([one("Ready", status), one(other, "True")]) }
+        if status == "True" {
+            json!([one("Ready", "True")])
+        } else {
+            json!([one("Ready", status), one(other, "True")])
+        }
     }
 
     fn service(namespace: &str, name: &str, cluster: &str, ready: &str, message: &str) -> ServiceDeployment {
@@ -247,7 +295,14 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         let now = "2026-01-01T12:00:00Z".parse().unwrap();
-        let picture = render(&fleet(), Terminal { width: Some(48), ..Terminal::default() }, now);
+        let picture = render(
+            &fleet(),
+            Terminal {
+                width: Some(48),
+                ..Terminal::default()
+            },
+            now,
+        );
         assert!(picture.lines().all(|line| text::width(line) <= 48), "{picture}");
     }
 }

@@ -14,9 +14,14 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ),
     (
         "Change",
-        &["rollout", "rollback", "pipeline", "approve", "suspend", "resume", "freeze", "unfreeze", "undo", "delete"],
+        &[
+            "rollout", "rollback", "pipeline", "approve", "suspend", "resume", "freeze", "unfreeze", "undo", "delete",
+        ],
     ),
-    ("Administer", &["hub", "admin", "tenant", "notify", "completion", "help"]),
+    (
+        "Administer",
+        &["hub", "admin", "tenant", "notify", "completion", "help"],
+    ),
 ];
 
 /// Clap's template without its list of commands, which can't have groups.
@@ -29,7 +34,11 @@ pub fn grouped(command: clap::Command) -> clap::Command {
 }
 
 fn groups(command: &clap::Command) -> String {
-    let widest = command.get_subcommands().map(|one| text::width(one.get_name())).max().unwrap_or_default();
+    let widest = command
+        .get_subcommands()
+        .map(|one| text::width(one.get_name()))
+        .max()
+        .unwrap_or_default();
     let mut page = String::new();
     for (heading, names) in GROUPS {
         page += &format!("\n{heading}:\n");
@@ -54,22 +63,39 @@ mod tests {
     #[test]
     fn every_command_is_in_one_group_and_says_what_it_does_in_a_line() {
         let command = crate::Cli::command();
-        let mut known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+        let mut known: Vec<&str> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .chain(["help"])
+            .collect();
         let mut told: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         known.sort_unstable();
         told.sort_unstable();
         assert_eq!(told, known);
         let page = groups(&command);
-        assert!(page.starts_with("\nStart:\n  install     Installs a hub in a cluster and signs in\n"), "{page}");
+        assert!(
+            page.starts_with("\nStart:\n  install     Installs a hub in a cluster and signs in\n"),
+            "{page}"
+        );
         assert!(page.lines().all(|line| text::width(line) <= 80), "{page}");
     }
 
     #[test]
     fn help_is_grouped_and_lists_the_options_of_the_connection() {
         let help = grouped(crate::Cli::command()).render_help().to_string();
-        let order = ["Usage:", "Start:", "Look:", "Change:", "Administer:", "Options:", "--kubeconfig"];
-        let places: Vec<_> =
-            order.iter().map(|part| help.find(part).unwrap_or_else(|| panic!("{part}: {help}"))).collect();
+        let order = [
+            "Usage:",
+            "Start:",
+            "Look:",
+            "Change:",
+            "Administer:",
+            "Options:",
+            "--kubeconfig",
+        ];
+        let places: Vec<_> = order
+            .iter()
+            .map(|part| help.find(part).unwrap_or_else(|| panic!("{part}: {help}")))
+            .collect();
         assert!(places.is_sorted(), "{help}");
     }
 }

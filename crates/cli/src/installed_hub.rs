@@ -60,7 +60,10 @@ impl InstalledHub<'_> {
 
     /// A `kubectl` command as the user has to type it for the hub's namespace.
     pub fn kubectl(&self, arguments: &str) -> String {
-        format!("kubectl --context {} -n {} {arguments}", self.target.context, self.namespace)
+        format!(
+            "kubectl --context {} -n {} {arguments}",
+            self.target.context, self.namespace
+        )
     }
 
     fn sets(&self) -> Api<StatefulSet> {
@@ -73,7 +76,11 @@ impl InstalledHub<'_> {
 
     /// The hub's pods, to wait for them and to explain why they don't start.
     fn own_pods(&self) -> Pods<'_> {
-        Pods { target: self.target, namespace: self.namespace, component: names::CONTAINER }
+        Pods {
+            target: self.target,
+            namespace: self.namespace,
+            component: names::CONTAINER,
+        }
     }
 
     fn right(&self, verb: &'static str, group: &str, resource: &str) -> Right {
@@ -109,9 +116,14 @@ impl InstalledHub<'_> {
         let found = found.map_err(|error| self.target.failure("read the hub's StatefulSet", &error))?;
         let found = found.ok_or_else(|| {
             let context = &self.target.context;
-            Failure::new(exit::MISSING, format!("there is no hub in the namespace {} of {context}", self.namespace))
-                .evidence(format!("no StatefulSet {} is there", names::NAME))
-                .next(format!("name its namespace by -n, or make one: {{program}} install --context {context}"))
+            Failure::new(
+                exit::MISSING,
+                format!("there is no hub in the namespace {} of {context}", self.namespace),
+            )
+            .evidence(format!("no StatefulSet {} is there", names::NAME))
+            .next(format!(
+                "name its namespace by -n, or make one: {{program}} install --context {context}"
+            ))
         })?;
         match is_ours(&found.metadata) {
             true => Ok(found),
@@ -122,16 +134,21 @@ impl InstalledHub<'_> {
     pub async fn scale(&self, replicas: i32) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
         let scaled = self.sets().patch(names::NAME, &PatchParams::default(), &patch).await;
-        scaled.map(drop).map_err(|error| self.target.failure(&format!("scale the hub to {replicas}"), &error))
+        scaled
+            .map(drop)
+            .map_err(|error| self.target.failure(&format!("scale the hub to {replicas}"), &error))
     }
 
     /// Waits until the hub is ready, and prints each new state of its pods.
     pub async fn wait_until_ready(&self, longest: Duration) -> Result<()> {
         let is_ready = async || Ok(is_rolled_out(&self.find().await?).then_some(()));
         let late = |state| {
-            Failure::new(exit::TIMEOUT, format!("the hub was not ready after {} s", longest.as_secs()))
-                .evidence(state)
-                .next(self.kubectl(&format!("describe pod {}", self.pod_name())))
+            Failure::new(
+                exit::TIMEOUT,
+                format!("the hub was not ready after {} s", longest.as_secs()),
+            )
+            .evidence(state)
+            .next(self.kubectl(&format!("describe pod {}", self.pod_name())))
         };
         self.own_pods().wait(longest, is_ready, late).await
     }
@@ -150,7 +167,10 @@ impl InstalledHub<'_> {
                     exit::TIMEOUT,
                     format!("the pod {name} did not end within {} s", longest.as_secs()),
                 )
-                .next(format!("if its node is dead: {}", self.kubectl(&format!("delete pod {name} --force")))));
+                .next(format!(
+                    "if its node is dead: {}",
+                    self.kubectl(&format!("delete pod {name} --force"))
+                )));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -171,7 +191,10 @@ impl InstalledHub<'_> {
             .stdin(false)
             .max_stdout_buf_size(BUFFER)
             .max_stderr_buf_size(MAX_WORDS);
-        let running = self.pods().exec(&self.pod_name(), command.iter().copied(), &parameters).await;
+        let running = self
+            .pods()
+            .exec(&self.pod_name(), command.iter().copied(), &parameters)
+            .await;
         let running = match running {
             Ok(running) => running,
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 404 | 500) => {
@@ -180,7 +203,11 @@ impl InstalledHub<'_> {
             Err(error) => return Err(self.target.failure(attempt, &error)),
         };
         follow(running, limit, output).await.map_err(|problem| {
-            let code = if matches!(problem, Problem::Ended { .. }) { exit::NO } else { exit::UNREACHABLE };
+            let code = if matches!(problem, Problem::Ended { .. }) {
+                exit::NO
+            } else {
+                exit::UNREACHABLE
+            };
             Failure::new(code, format!("can't {attempt}")).evidence(problem.to_string())
         })
     }
@@ -198,10 +225,14 @@ impl InstalledHub<'_> {
         let mut text = Vec::new();
         let command = ["farwater", "admin", "kubeconfig", "--data-dir", names::DATA];
         self.run(attempt, &command, MAX_KUBECONFIG, &mut text).await?;
-        let config = std::str::from_utf8(&text).ok().and_then(|text| serde_saphyr::from_str::<Value>(text).ok());
-        config.filter(|config| config["users"][0]["user"]["token"].is_string()).ok_or_else(|| {
-            Failure::new(exit::UNREACHABLE, format!("can't {attempt}")).evidence("it printed no kubeconfig")
-        })
+        let config = std::str::from_utf8(&text)
+            .ok()
+            .and_then(|text| serde_saphyr::from_str::<Value>(text).ok());
+        config
+            .filter(|config| config["users"][0]["user"]["token"].is_string())
+            .ok_or_else(|| {
+                Failure::new(exit::UNREACHABLE, format!("can't {attempt}")).evidence("it printed no kubeconfig")
+            })
     }
 }
 
@@ -215,7 +246,11 @@ pub fn outer_address(way_in: &Value) -> Option<&str> {
 /// not be meant for this machine.
 pub async fn wait_until_heard(server: &str) {
     let Ok(url) = server.parse::<Uri>() else { return };
-    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let host = url
+        .host()
+        .unwrap_or_default()
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     let port = url.port_u16().unwrap_or(443);
     let connect = async {
         while TcpStream::connect((host, port)).await.is_err() {
@@ -254,7 +289,9 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
         }
     });
 
-    let Some(printed) = printed else { return Err(Problem::Broken) };
+    let Some(printed) = printed else {
+        return Err(Problem::Broken);
+    };
     let mut copying = pin!(hand_on(printed, limit, output));
     let mut status = pin!(async {
         match status {
@@ -283,9 +320,15 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
     }
     let words = words.await.unwrap_or_default();
     match status {
-        Some(Status { status: Some(status), .. }) if status == "Success" => Ok(()),
+        Some(Status {
+            status: Some(status), ..
+        }) if status == "Success" => Ok(()),
         Some(status) => {
-            let message = if words.trim().is_empty() { status.message.unwrap_or_default() } else { words };
+            let message = if words.trim().is_empty() {
+                status.message.unwrap_or_default()
+            } else {
+                words
+            };
             Err(Problem::Ended { message })
         }
         None => Err(Problem::Broken),
@@ -300,7 +343,9 @@ async fn hand_on(
     let mut buffer = vec![0; BUFFER];
     let mut total = 0;
     loop {
-        let read = timeout(SILENCE, printed.read(&mut buffer)).await.map_err(|_| Problem::Silent)?;
+        let read = timeout(SILENCE, printed.read(&mut buffer))
+            .await
+            .map_err(|_| Problem::Silent)?;
         let read = read.map_err(Problem::Read)?;
         if read == 0 {
             return Ok(());

@@ -22,8 +22,15 @@ pub struct Kind {
 impl Kind {
     /// Path of the collection. With `name`: path of one object.
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
-        let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
-        let namespace = namespace.filter(|_| self.namespaced).map(|ns| format!("/namespaces/{ns}")).unwrap_or_default();
+        let root = if self.group.is_empty() {
+            "/api".to_owned()
+        } else {
+            format!("/apis/{}", self.group)
+        };
+        let namespace = namespace
+            .filter(|_| self.namespaced)
+            .map(|ns| format!("/namespaces/{ns}"))
+            .unwrap_or_default();
         let name = name.map(|name| format!("/{name}")).unwrap_or_default();
         format!("{root}/{}{namespace}/{}{name}", self.version, self.plural)
     }
@@ -39,7 +46,11 @@ impl Kind {
 
     /// For example `farwater.dev/v1alpha1`, or `v1` in the core group.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     fn answers_to(&self, word: &str) -> bool {
@@ -136,7 +147,10 @@ pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
 fn ours_of(word: &str) -> Vec<Kind> {
     let is_source = |kind: &Kind| SourceKind::ALL.iter().any(|source| source.plural() == kind.plural);
     let is_all = SOURCES.contains(&word);
-    ours().into_iter().filter(|kind| if is_all { is_source(kind) } else { kind.answers_to(word) }).collect()
+    ours()
+        .into_iter()
+        .filter(|kind| if is_all { is_source(kind) } else { kind.answers_to(word) })
+        .collect()
 }
 
 fn unique(kinds: Vec<Kind>) -> Vec<Kind> {
@@ -151,7 +165,9 @@ fn unique(kinds: Vec<Kind>) -> Vec<Kind> {
 
 fn unknown(word: &str, served: &[Kind]) -> Failure {
     let failure = Failure::usage(format!("unknown resource type {word:?}")).next("{program} get farwater");
-    let names = served.iter().flat_map(|kind| [&kind.plural, &kind.singular].into_iter().chain(&kind.short));
+    let names = served
+        .iter()
+        .flat_map(|kind| [&kind.plural, &kind.singular].into_iter().chain(&kind.short));
     let near = suggest(word, names.map(String::as_str)).or_else(|| {
         // Suggests `fwcw` for `cw`.
         let mut short = served.iter().flat_map(|kind| &kind.short).map(String::as_str);
@@ -163,14 +179,21 @@ fn unknown(word: &str, served: &[Kind]) -> Failure {
     let mut words: Vec<String> = Vec::new();
     for kind in served {
         let short = kind.short.join(", ");
-        let told = if short.is_empty() { kind.plural.clone() } else { format!("{} ({short})", kind.plural) };
+        let told = if short.is_empty() {
+            kind.plural.clone()
+        } else {
+            format!("{} ({short})", kind.plural)
+        };
         // Two groups serve events, which are listed once.
         let is_told = words.iter().any(|word| word.split(' ').next() == Some(&kind.plural));
         if !is_told {
             words.push(told);
         }
     }
-    failure.evidence(format!("the hub serves {}; and sources, which is all kinds of them", words.join(", ")))
+    failure.evidence(format!(
+        "the hub serves {}; and sources, which is all kinds of them",
+        words.join(", ")
+    ))
 }
 
 async fn discover(session: &Session) -> Result<Vec<Kind>> {
@@ -184,7 +207,9 @@ async fn discover(session: &Session) -> Result<Vec<Kind>> {
     for group in core.items.into_iter().chain(groups.items) {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
         // The first version is the one that the server prefers.
-        let Some(version) = group.versions.into_iter().next() else { continue };
+        let Some(version) = group.versions.into_iter().next() else {
+            continue;
+        };
         for resource in version.resources {
             let (Some(plural), Some(kind)) = (resource.resource, resource.response_kind.and_then(|gvk| gvk.kind))
             else {
@@ -196,7 +221,10 @@ async fn discover(session: &Session) -> Result<Vec<Kind>> {
             kinds.push(Kind {
                 group: name.clone(),
                 version: version.version.clone().unwrap_or_default(),
-                singular: resource.singular_resource.filter(|s| !s.is_empty()).unwrap_or_else(|| kind.to_lowercase()),
+                singular: resource
+                    .singular_resource
+                    .filter(|s| !s.is_empty())
+                    .unwrap_or_else(|| kind.to_lowercase()),
                 plural,
                 kind,
                 short: resource.short_names,
@@ -237,7 +265,10 @@ mod tests {
     fn sources_are_all_kinds_of_them_and_no_kind_is_named_twice() {
         let plurals = |kinds: &[Kind]| kinds.iter().map(|kind| kind.plural.clone()).collect::<Vec<_>>();
         let sources = ours_of("sources");
-        assert_eq!(plurals(&sources), ["gitrepositories", "helmrepositories", "ocirepositories"]);
+        assert_eq!(
+            plurals(&sources),
+            ["gitrepositories", "helmrepositories", "ocirepositories"]
+        );
         assert_eq!(plurals(&unique([ours_of("fwgit"), sources].concat())).len(), 3);
         assert_eq!(ours_of("farwater"), Vec::new());
     }
@@ -251,12 +282,18 @@ mod tests {
             short: vec!["ev".to_owned()],
             ..ours().remove(0)
         };
-        let served = [event(""), event("events.k8s.io")].into_iter().chain(ours()).collect::<Vec<_>>();
+        let served = [event(""), event("events.k8s.io")]
+            .into_iter()
+            .chain(ours())
+            .collect::<Vec<_>>();
         let told = |word: &str| unknown(word, &served).evidence.unwrap();
         assert_eq!(told("cw"), "did you mean \"fwcw\"?");
         assert_eq!(told("clsuters"), "did you mean \"clusters\"?");
         let all = told("nonsense");
-        assert!(all.starts_with("the hub serves events (ev), agentpolicies (fwap), "), "{all}");
+        assert!(
+            all.starts_with("the hub serves events (ev), agentpolicies (fwap), "),
+            "{all}"
+        );
         assert_eq!(all.matches("events").count(), 1, "{all}");
     }
 
@@ -264,7 +301,12 @@ mod tests {
     fn a_kind_answers_to_its_names() {
         let ours = ours();
         let service = ours.iter().find(|kind| kind.kind == "ServiceDeployment").unwrap();
-        for word in ["sd", "servicedeployment", "servicedeployments", "servicedeployments.farwater.dev"] {
+        for word in [
+            "sd",
+            "servicedeployment",
+            "servicedeployments",
+            "servicedeployments.farwater.dev",
+        ] {
             assert!(service.answers_to(word), "{word}");
         }
         assert!(!service.answers_to("servicedeployments.example.com"));

@@ -38,7 +38,11 @@ pub struct Local {
 pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
     let (bytes, path) = gather(folder, stated, MAX_LOCAL_BYTES, Reach::Folder)?;
     let compressed = archive::compress(&bytes).map_err(|error| unusable(folder, &error))?;
-    Ok(Packed { digest: Digest::of(&bytes), path: path.as_str().to_owned(), compressed })
+    Ok(Packed {
+        digest: Digest::of(&bytes),
+        path: path.as_str().to_owned(),
+        compressed,
+    })
 }
 
 pub fn read(folder: &Path, stated: &str) -> Result<Local> {
@@ -63,11 +67,16 @@ enum Reach {
 
 /// Returns the uncompressed archive, and the path of the folder in it.
 fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u8>, RelPath)> {
-    let real = folder.canonicalize().map_err(|error| Failure::file("read", folder, &error))?;
+    let real = folder
+        .canonicalize()
+        .map_err(|error| Failure::file("read", folder, &error))?;
     if !real.is_dir() {
         return Err(Failure::usage(format!("{} is no folder", folder.display())));
     }
-    let limits = Limits { total_bytes: most, ..Limits::default() };
+    let limits = Limits {
+        total_bytes: most,
+        ..Limits::default()
+    };
     let find = |(tree, root): (Folders, ObjectId), path: RelPath| {
         closure(&tree, &root, &path, &limits).map(|needed| (tree, needed, path))
     };
@@ -114,7 +123,12 @@ enum Node {
 impl Folders {
     /// Puts a real folder at a path of the archive. Returns the tree and the id of its root.
     fn at(folder: &Path, path: &RelPath) -> (Self, ObjectId) {
-        let names: Vec<String> = path.as_str().split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let names: Vec<String> = path
+            .as_str()
+            .split('/')
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
         let folders = Self(RefCell::default());
         let root = folders.add(above(names, folder));
         (folders, root)
@@ -164,7 +178,11 @@ impl Folders {
             } else {
                 (Mode::File, Node::Other(path))
             };
-            entries.push(Entry { name: name.as_bytes().to_vec(), mode, id: self.add(node) });
+            entries.push(Entry {
+                name: name.as_bytes().to_vec(),
+                mode,
+                id: self.add(node),
+            });
         }
 
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -173,26 +191,44 @@ impl Folders {
 }
 
 fn above(names: Vec<String>, folder: &Path) -> Node {
-    if names.is_empty() { Node::Folder(folder.to_owned()) } else { Node::Above(names, folder.to_owned()) }
+    if names.is_empty() {
+        Node::Folder(folder.to_owned())
+    } else {
+        Node::Above(names, folder.to_owned())
+    }
 }
 
 impl Tree for Folders {
     fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
-        let unreadable = |error: io::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        let unreadable = |error: io::Error| TreeError::Unreadable {
+            id: *id,
+            source: error.into(),
+        };
         match self.get(id)? {
             Node::Folder(path) => self.list(&path).map_err(unreadable),
             Node::Above(mut names, folder) => {
                 let name = names.remove(0).into_bytes();
-                Ok(vec![Entry { name, mode: Mode::Tree, id: self.add(above(names, &folder)) }])
+                Ok(vec![Entry {
+                    name,
+                    mode: Mode::Tree,
+                    id: self.add(above(names, &folder)),
+                }])
             }
             Node::File(_) | Node::Link(_) | Node::Other(_) => Err(TreeError::Missing(*id)),
         }
     }
 
     fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
-        let unreadable = |error: io::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        let unreadable = |error: io::Error| TreeError::Unreadable {
+            id: *id,
+            source: error.into(),
+        };
         match self.get(id)? {
-            Node::Link(path) => Ok(fs::read_link(path).map_err(unreadable)?.into_os_string().as_bytes().to_vec()),
+            Node::Link(path) => Ok(fs::read_link(path)
+                .map_err(unreadable)?
+                .into_os_string()
+                .as_bytes()
+                .to_vec()),
             Node::File(path) => {
                 let size = fs::metadata(&path).map_err(unreadable)?.len();
                 if size > limit {
@@ -242,7 +278,12 @@ mod tests {
         );
         let packed = pack(&dir.path().join("apps/web"), "else/where").unwrap();
         assert_eq!(packed.path, "apps/web");
-        let expected = ["apps/web/a.yaml", "apps/web/kustomization.yaml", "base/c.yaml", "base/kustomization.yaml"];
+        let expected = [
+            "apps/web/a.yaml",
+            "apps/web/kustomization.yaml",
+            "base/c.yaml",
+            "base/kustomization.yaml",
+        ];
         assert_eq!(files(&packed), expected);
         // The digest depends only on the files: not on where the folder is, nor on when it is packed.
         assert_eq!(pack(&dir.path().join("apps/web"), "").unwrap().digest, packed.digest);
@@ -251,11 +292,21 @@ mod tests {
     #[test]
     fn any_other_folder_takes_the_services_path_and_leads_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), &[("mine/a.yaml", "a: 1"), ("mine/sub/b.yaml", "b: 1"), ("beside.yaml", "c: 1")]);
+        write(
+            dir.path(),
+            &[
+                ("mine/a.yaml", "a: 1"),
+                ("mine/sub/b.yaml", "b: 1"),
+                ("beside.yaml", "c: 1"),
+            ],
+        );
         let packed = pack(&dir.path().join("mine"), "apps/web").unwrap();
         assert_eq!(
             (packed.path.as_str(), files(&packed)),
-            ("apps/web", vec!["apps/web/a.yaml".to_owned(), "apps/web/sub/b.yaml".to_owned()])
+            (
+                "apps/web",
+                vec!["apps/web/a.yaml".to_owned(), "apps/web/sub/b.yaml".to_owned()]
+            )
         );
         let at_root = pack(&dir.path().join("mine"), ".").unwrap();
         assert_eq!(files(&at_root), ["a.yaml", "sub/b.yaml"]);
@@ -282,12 +333,24 @@ mod tests {
         let folder = dir.path().join("x/overlays/prod");
         let read = super::read(&folder, "").unwrap();
         let names: Vec<_> = read.archive.files().map(|(path, _)| path.to_string()).collect();
-        assert_eq!(names, ["base/c.yaml", "base/kustomization.yaml", "overlays/prod/kustomization.yaml"]);
+        assert_eq!(
+            names,
+            [
+                "base/c.yaml",
+                "base/kustomization.yaml",
+                "overlays/prod/kustomization.yaml"
+            ]
+        );
         assert_eq!(read.path.as_str(), "overlays/prod");
         let refused = pack(&folder, "").err().unwrap();
         assert!(refused.evidence.unwrap().contains("leads out of the repository"));
         let refused = super::read(&dir.path().join("x"), "").err().unwrap();
-        assert!(refused.evidence.unwrap().contains("socket is neither a file nor a folder"));
+        assert!(
+            refused
+                .evidence
+                .unwrap()
+                .contains("socket is neither a file nor a folder")
+        );
         drop(socket);
     }
 }

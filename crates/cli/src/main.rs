@@ -162,7 +162,10 @@ fn arguments(program: Program) -> impl Iterator<Item = std::ffi::OsString> {
 }
 
 fn start(cli: Cli, program: Program) -> Result<u8> {
-    let Cli { connect, command: asked } = cli;
+    let Cli {
+        connect,
+        command: asked,
+    } = cli;
     match asked {
         Command::Completion(args) => completion::run(&args, command(program)),
         Command::Convert(args) => convert::run(&args),
@@ -223,7 +226,11 @@ mod tests {
     /// The commands of a page after `$ farwater`, each up to a pipe, a redirection or a comment.
     fn shown(page: &str) -> impl Iterator<Item = Vec<&str>> {
         let commands = page.lines().filter_map(|line| line.strip_prefix("$ farwater "));
-        commands.map(|line| line.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word)).collect())
+        commands.map(|line| {
+            line.split_whitespace()
+                .take_while(|word| !["|", ">", "#"].contains(word))
+                .collect()
+        })
     }
 
     #[test]
@@ -232,7 +239,9 @@ mod tests {
         let mut count = 0;
         for folder in [docs.clone(), docs.join("kinds")] {
             for page in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-                let Ok(text) = std::fs::read_to_string(&page) else { continue };
+                let Ok(text) = std::fs::read_to_string(&page) else {
+                    continue;
+                };
                 for words in shown(&text) {
                     let given = std::iter::once("farwater").chain(words.iter().copied());
                     if let Err(error) = command(Program::Farwater).try_get_matches_from(given) {

@@ -90,7 +90,11 @@ impl Pods<'_> {
         };
         let api = self.api();
         let mut logs = Vec::new();
-        let runs: &[bool] = if container.restart_count > 0 { &[false, true] } else { &[false] };
+        let runs: &[bool] = if container.restart_count > 0 {
+            &[false, true]
+        } else {
+            &[false]
+        };
         for &previous in runs {
             let parameters = LogParams {
                 container: Some(container.name.clone()),
@@ -109,7 +113,11 @@ impl Pods<'_> {
 
 fn summarize(described: impl IntoIterator<Item = String>) -> String {
     let described: Vec<String> = described.into_iter().collect();
-    if described.is_empty() { "waiting for its pod".to_owned() } else { described.join("; ") }
+    if described.is_empty() {
+        "waiting for its pod".to_owned()
+    } else {
+        described.join("; ")
+    }
 }
 
 /// Describes one pod in a phrase. `logs`: the newest first. The termination message of the container counts as the last
@@ -121,7 +129,10 @@ fn describe(pod: &Pod, component: &str, logs: &[String]) -> String {
     let end = container_of(pod, component).and_then(last_message);
     let is_leaving = pod.metadata.deletion_timestamp.is_some();
     match choose(logs.iter().map(String::as_str).chain(end)).filter(|_| !is_leaving) {
-        Some(words) => format!("pod {name}: {state}; it says: {}", text::fit(&text::plain(&words), MAX_WORDS)),
+        Some(words) => format!(
+            "pod {name}: {state}; it says: {}",
+            text::fit(&text::plain(&words), MAX_WORDS)
+        ),
         None => format!("pod {name}: {state}"),
     }
 }
@@ -129,7 +140,10 @@ fn describe(pod: &Pod, component: &str, logs: &[String]) -> String {
 /// The component's own container. The pod may have others, such as injected sidecars.
 fn container_of<'a>(pod: &'a Pod, component: &str) -> Option<&'a ContainerStatus> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
-    containers.iter().find(|container| container.name == component).or(containers.first())
+    containers
+        .iter()
+        .find(|container| container.name == component)
+        .or(containers.first())
 }
 
 /// The container's termination message: the end of its log if it failed (`terminationMessagePolicy:
@@ -184,7 +198,10 @@ fn read_statements(log: &str) -> Vec<Statement> {
                     before.text += if is_evidence { ": " } else { " " };
                     before.text += line.trim();
                 }
-                None => statements.push(Statement { text: line.trim().to_owned(), is_grave: true }),
+                None => statements.push(Statement {
+                    text: line.trim().to_owned(),
+                    is_grave: true,
+                }),
             },
         }
         goes_on = is_plain;
@@ -195,7 +212,9 @@ fn read_statements(log: &str) -> Vec<Statement> {
 fn read_line(line: &str) -> Line {
     if line.starts_with('{') {
         let record = serde_json::from_str::<Value>(line).ok();
-        return record.and_then(|record| read_record(&record)).map_or(Line::Unreadable, Line::Record);
+        return record
+            .and_then(|record| read_record(&record))
+            .map_or(Line::Unreadable, Line::Record);
     }
     // A termination message may begin in the middle of a line.
     if line.ends_with('}') && line.contains("\":") {
@@ -206,13 +225,20 @@ fn read_line(line: &str) -> Line {
 
 /// A record of `--log-format json`. The agent puts the message into `fields`, and the hub next to the level.
 fn read_record(record: &Value) -> Option<Statement> {
-    let fields = if record["fields"].is_object() { &record["fields"] } else { record };
+    let fields = if record["fields"].is_object() {
+        &record["fields"]
+    } else {
+        record
+    };
     let message = fields["message"].as_str()?;
     let text = match fields["error"].as_str() {
         Some(error) => format!("{message}: {error}"),
         None => message.to_owned(),
     };
-    Some(Statement { text, is_grave: is_grave(record["level"].as_str().unwrap_or_default()) })
+    Some(Statement {
+        text,
+        is_grave: is_grave(record["level"].as_str().unwrap_or_default()),
+    })
 }
 
 /// A line of `--log-format text`, such as `2026-11-23T02:58:59.123456Z  WARN farwater_agent::join: can't join yet`.
@@ -221,7 +247,10 @@ fn read_text_record(line: &str) -> Option<Statement> {
     let (level, text) = rest.trim_start().split_once(' ')?;
     let is_record =
         time.ends_with('Z') && time.contains('T') && matches!(level, "TRACE" | "DEBUG" | "INFO" | "WARN" | "ERROR");
-    is_record.then(|| Statement { text: text.trim().to_owned(), is_grave: is_grave(level) })
+    is_record.then(|| Statement {
+        text: text.trim().to_owned(),
+        is_grave: is_grave(level),
+    })
 }
 
 fn is_grave(level: &str) -> bool {
@@ -271,7 +300,11 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
         let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"a:1\""}});
         let mut pulled = agent(waiting, json!({}));
         pulled["phase"] = json!("Pending");
-        check(pulled, &[], "pod agent-1: container agent: ImagePullBackOff: Back-off pulling image \"a:1\"");
+        check(
+            pulled,
+            &[],
+            "pod agent-1: container agent: ImagePullBackOff: Back-off pulling image \"a:1\"",
+        );
         let scheduled = json!({
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
             "message": "0/1 nodes are available: 1 Insufficient memory.",
@@ -282,7 +315,11 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
             "pod agent-1: Unschedulable: 0/1 nodes are available: 1 Insufficient memory.",
         );
         let running = json!({"running": {}});
-        check(agent(running.clone(), json!({})), &[], "pod agent-1: running, not yet ready");
+        check(
+            agent(running.clone(), json!({})),
+            &[],
+            "pod agent-1: running, not yet ready",
+        );
         let mut ready = agent(running, json!({}));
         ready["conditions"] = json!([{"type": "Ready", "status": "True"}]);
         check(ready, &[], "pod agent-1: ready");
@@ -291,7 +328,11 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
     #[test]
     fn a_pod_says_why_in_its_log() {
         let running = agent(json!({"running": {}}), json!({}));
-        check(running, &[JOINING], &format!("pod agent-1: running, not yet ready; it says: {REFUSED}"));
+        check(
+            running,
+            &[JOINING],
+            &format!("pod agent-1: running, not yet ready; it says: {REFUSED}"),
+        );
     }
 
     #[test]
@@ -320,7 +361,10 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
         assert_eq!(choose(["", FULL].into_iter()).as_deref(), Some(NO_SPACE));
         assert_eq!(choose([begun, FULL].into_iter()).as_deref(), Some(NO_SPACE));
         assert_eq!(choose([JOINING, FULL].into_iter()).as_deref(), Some(REFUSED));
-        assert_eq!(choose([begun, ""].into_iter()).as_deref(), Some("the hub is reached through a proxy"));
+        assert_eq!(
+            choose([begun, ""].into_iter()).as_deref(),
+            Some("the hub is reached through a proxy")
+        );
         assert_eq!(choose(["", "\n"].into_iter()), None);
     }
 
@@ -339,7 +383,10 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
         let log = "2026-11-23T02:58:59.1Z  WARN can't join yet; trying again error=\"Connection refused\"\n\
                    2026-11-23T02:58:59.2Z  INFO standing by\n";
         says(log, "can't join yet; trying again error=\"Connection refused\"");
-        says("error: wanted:\n  --hub <URL>\n\nUsage: agent\n", "error: wanted: --hub <URL> Usage: agent");
+        says(
+            "error: wanted:\n  --hub <URL>\n\nUsage: agent\n",
+            "error: wanted: --hub <URL> Usage: agent",
+        );
     }
 
     #[test]
@@ -348,7 +395,10 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
             let words = choose([cut].into_iter()).unwrap();
             assert!(!words.contains('{') && !words.contains('}'), "{words}");
         }
-        assert_eq!(choose([r#"{"level":"WARN","fields":{"mess"#, r#"{"other": 1}"#].into_iter()), None);
+        assert_eq!(
+            choose([r#"{"level":"WARN","fields":{"mess"#, r#"{"other": 1}"#].into_iter()),
+            None
+        );
     }
 
     #[test]

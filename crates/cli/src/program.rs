@@ -12,7 +12,11 @@ pub enum Program {
 impl Program {
     pub fn from_argv0(argv0: Option<&OsStr>) -> Self {
         let stem = argv0.map(Path::new).and_then(Path::file_stem).and_then(OsStr::to_str);
-        if stem == Some("kubectl-farwater") { Self::Plugin } else { Self::Farwater }
+        if stem == Some("kubectl-farwater") {
+            Self::Plugin
+        } else {
+            Self::Farwater
+        }
     }
 
     /// The command that the user types to start the program.

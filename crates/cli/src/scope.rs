@@ -36,7 +36,11 @@ pub struct ScopeArgs {
 impl ScopeArgs {
     /// The namespace. None: all namespaces.
     pub fn namespace<'a>(&'a self, session: &'a Session) -> Option<&'a str> {
-        if self.all_namespaces { None } else { Some(self.namespace.or_default(session)) }
+        if self.all_namespaces {
+            None
+        } else {
+            Some(self.namespace.or_default(session))
+        }
     }
 }
 
@@ -52,25 +56,32 @@ pub struct NamedObject<'a> {
 /// Parses `NAME` and `NAMESPACE/NAME`, which are services, and `KIND/NAME` and `KIND/NAMESPACE/NAME` with any of
 /// Farwater's kinds.
 pub fn object_name<'a>(argument: &'a str, default: &'a str) -> Result<NamedObject<'a>> {
-    let stated = argument.split_once('/').and_then(|(word, rest)| Some((kinds::find(word)?, rest)));
+    let stated = argument
+        .split_once('/')
+        .and_then(|(word, rest)| Some((kinds::find(word)?, rest)));
     let (kind, rest) = match stated {
         Some((kind, rest)) => (Some(kind), rest),
         None => (kinds::find("servicedeployment"), argument),
     };
     let (namespace, name) = rest.split_once('/').unwrap_or((default, rest));
     let named = kind.map(|kind| NamedObject { kind, namespace, name });
-    named.filter(|named| is_label(named.namespace) && is_name(named.name)).ok_or_else(|| {
-        Failure::usage(format!("{argument:?} names nothing of Farwater"))
-            .evidence("expected NAME or NAMESPACE/NAME of a service, or KIND/NAME")
-    })
+    named
+        .filter(|named| is_label(named.namespace) && is_name(named.name))
+        .ok_or_else(|| {
+            Failure::usage(format!("{argument:?} names nothing of Farwater"))
+                .evidence("expected NAME or NAMESPACE/NAME of a service, or KIND/NAME")
+        })
 }
 
 /// Parses `NAME` or `NAMESPACE/NAME`, with or without `servicedeployment/` or `sd/` in front.
 pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str, &'a str)> {
     let named = object_name(argument, default).map_err(|_| no_name(argument, "service"))?;
     if named.kind.plural != "servicedeployments" {
-        return Err(Failure::usage(format!("{argument:?} names a {}, and a service is needed", named.kind.kind))
-            .evidence("expected NAME or NAMESPACE/NAME of a service"));
+        return Err(Failure::usage(format!(
+            "{argument:?} names a {}, and a service is needed",
+            named.kind.kind
+        ))
+        .evidence("expected NAME or NAMESPACE/NAME of a service"));
     }
     Ok((named.namespace, named.name))
 }
@@ -78,7 +89,9 @@ pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str,
 /// Parses `NAME` or `NAMESPACE/NAME`. `what`: the kind of object, for the error message.
 pub fn any_name<'a>(argument: &'a str, default: &'a str, what: &str) -> Result<(&'a str, &'a str)> {
     let named = argument.split_once('/').unwrap_or((default, argument));
-    Some(named).filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, what))
+    Some(named)
+        .filter(|(namespace, name)| is_label(namespace) && is_name(name))
+        .ok_or_else(|| no_name(argument, what))
 }
 
 fn no_name(argument: &str, what: &str) -> Failure {
@@ -97,7 +110,11 @@ pub struct NamedSet<'a> {
 
 impl<'a> NamedSet<'a> {
     pub fn plain(namespace: &'a str, name: &'a str) -> Self {
-        Self { namespace, name: name.into(), maker: None }
+        Self {
+            namespace,
+            name: name.into(),
+            maker: None,
+        }
     }
 
     /// Namespace and name of the set.
@@ -125,7 +142,13 @@ impl<'a> NamedSet<'a> {
 /// Parses `NAME` or `NAMESPACE/NAME` after `serviceset/`, `sds/`, `managednamespace/` or `fwmn/`. None: the argument
 /// names no set.
 pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedSet<'a>>> {
-    const SETS: [&str; 5] = ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
+    const SETS: [&str; 5] = [
+        "sds",
+        "serviceset",
+        "servicesets",
+        "serviceset.farwater.dev",
+        "servicesets.farwater.dev",
+    ];
     const MAKERS: [&str; 5] = [
         "fwmn",
         "managednamespace",
@@ -145,7 +168,11 @@ pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedS
             .evidence(format!("expected {word}/NAME or {word}/NAMESPACE/NAME"))));
     }
     Some(Ok(match is_made {
-        true => NamedSet { namespace, name: managed_namespace::set_name(name).into(), maker: Some(name) },
+        true => NamedSet {
+            namespace,
+            name: managed_namespace::set_name(name).into(),
+            maker: Some(name),
+        },
         false => NamedSet::plain(namespace, name),
     }))
 }
@@ -164,7 +191,10 @@ mod tests {
         assert_eq!(service_name("web", "team-a").unwrap(), ("team-a", "web"));
         assert_eq!(service_name("team-b/web", "team-a").unwrap(), ("team-b", "web"));
         assert_eq!(service_name("sd/web", "team-a").unwrap(), ("team-a", "web"));
-        assert_eq!(service_name("servicedeployment.farwater.dev/web", "team-a").unwrap(), ("team-a", "web"));
+        assert_eq!(
+            service_name("servicedeployment.farwater.dev/web", "team-a").unwrap(),
+            ("team-a", "web")
+        );
     }
 
     #[test]
@@ -181,7 +211,10 @@ mod tests {
         assert_eq!(named("sds/team-b/site"), of("ServiceSet", "team-b", "site"));
         assert_eq!(named("serviceset/../site"), None);
         let refused = service_name("serviceset/site", "team-a").unwrap_err();
-        assert_eq!(refused.cause, "\"serviceset/site\" names a ServiceSet, and a service is needed");
+        assert_eq!(
+            refused.cause,
+            "\"serviceset/site\" names a ServiceSet, and a service is needed"
+        );
     }
 
     #[test]

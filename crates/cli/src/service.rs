@@ -13,7 +13,9 @@ fn path(namespace: &str, name: &str) -> String {
 
 /// For example `servicedeployment.farwater.dev/web`.
 pub fn qualified(name: &str) -> String {
-    let kind = kinds::ours().into_iter().find(|kind| kind.plural == "servicedeployments");
+    let kind = kinds::ours()
+        .into_iter()
+        .find(|kind| kind.plural == "servicedeployments");
     kind.map_or_else(|| name.to_owned(), |kind| kind.qualified(name))
 }
 
@@ -25,10 +27,15 @@ pub async fn change(
     verb: &str,
     spec: Value,
 ) -> Result<ServiceDeployment> {
-    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+    let path = format!(
+        "{}?fieldManager=farwater-cli&fieldValidation=Strict",
+        path(namespace, name)
+    );
     let attempt = format!("{verb} {namespace}/{name}");
     let patch = json!({"spec": spec});
-    let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await;
+    let changed = session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await;
     read(session, &attempt, named(session, namespace, name, changed).await?)
 }
 
@@ -39,10 +46,16 @@ pub async fn annotate(
     verb: &str,
     annotations: Value,
 ) -> Result<()> {
-    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+    let path = format!(
+        "{}?fieldManager=farwater-cli&fieldValidation=Strict",
+        path(namespace, name)
+    );
     let attempt = format!("{verb} {namespace}/{name}");
     let patch = json!({"metadata": {"annotations": annotations}});
-    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
+    session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await
+        .map(drop)
 }
 
 /// Sends something to what lies below a service.
@@ -56,7 +69,9 @@ pub async fn send(
     let path = format!("{}/{subresource}", path(namespace, name));
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "spec": spec});
     let attempt = format!("{subresource} {namespace}/{name}");
-    let sent = session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await;
+    let sent = session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&body))
+        .await;
     named(session, namespace, name, sent).await
 }
 
@@ -68,7 +83,9 @@ pub async fn below(
     query: &str,
 ) -> Result<Value> {
     let attempt = format!("read the {subresource} of {namespace}/{name}");
-    session.read(&attempt, &format!("{}/{subresource}{query}", path(namespace, name))).await
+    session
+        .read(&attempt, &format!("{}/{subresource}{query}", path(namespace, name)))
+        .await
 }
 
 /// The items of a subresource that is a list.
@@ -79,7 +96,9 @@ pub async fn items<T: DeserializeOwned>(
     subresource: &str,
 ) -> Result<Vec<T>> {
     let attempt = format!("read the {subresource} of {namespace}/{name}");
-    let found = session.read(&attempt, &format!("{}/{subresource}", path(namespace, name))).await;
+    let found = session
+        .read(&attempt, &format!("{}/{subresource}", path(namespace, name)))
+        .await;
     let mut answer = named(session, namespace, name, found).await?;
     read(session, &attempt, answer["items"].take())
 }
@@ -92,7 +111,9 @@ pub async fn status<T: DeserializeOwned>(
     subresource: &str,
 ) -> Result<T> {
     let attempt = format!("read the {subresource} of {namespace}/{name}");
-    let found = session.read(&attempt, &format!("{}/{subresource}", path(namespace, name))).await;
+    let found = session
+        .read(&attempt, &format!("{}/{subresource}", path(namespace, name)))
+        .await;
     let mut answer = named(session, namespace, name, found).await?;
     read(session, &attempt, answer["status"].take())
 }

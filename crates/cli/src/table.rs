@@ -18,11 +18,17 @@ pub struct Column {
 
 impl Column {
     pub fn fixed(header: &str) -> Self {
-        Self { header: header.to_uppercase(), elastic: false }
+        Self {
+            header: header.to_uppercase(),
+            elastic: false,
+        }
     }
 
     pub fn elastic(header: &str) -> Self {
-        Self { header: header.to_uppercase(), elastic: true }
+        Self {
+            header: header.to_uppercase(),
+            elastic: true,
+        }
     }
 }
 
@@ -36,11 +42,15 @@ pub struct Table {
 
 impl Table {
     pub fn new(columns: Vec<Column>) -> Self {
-        Self { columns, ..Self::default() }
+        Self {
+            columns,
+            ..Self::default()
+        }
     }
 
     pub fn push(&mut self, row: impl IntoIterator<Item = String>) {
-        self.rows.push(row.into_iter().map(|cell| text::plain(&cell).into_owned()).collect());
+        self.rows
+            .push(row.into_iter().map(|cell| text::plain(&cell).into_owned()).collect());
     }
 
     /// Renders the header and all rows.
@@ -92,8 +102,16 @@ impl Table {
         for (i, cell) in cells.iter().enumerate() {
             let limit = self.widths.get(i).copied().unwrap_or(usize::MAX);
             let elastic = self.columns.get(i).is_some_and(|column| column.elastic);
-            let shown = if elastic && terminal.interactive() { text::fit(cell, limit) } else { cell.as_str().into() };
-            let padding = if i + 1 == cells.len() { 0 } else { limit.saturating_sub(text::width(&shown)) + GAP };
+            let shown = if elastic && terminal.interactive() {
+                text::fit(cell, limit)
+            } else {
+                cell.as_str().into()
+            };
+            let padding = if i + 1 == cells.len() {
+                0
+            } else {
+                limit.saturating_sub(text::width(&shown)) + GAP
+            };
             match colour_of(cell).filter(|_| !header) {
                 Some(colour) => line += &terminal.paint(colour, &shown),
                 None => line += &shown,
@@ -119,14 +137,21 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table = Table::new(vec![Column::fixed("Name"), Column::elastic("Status"), Column::fixed("Age")]);
+        let mut table = Table::new(vec![
+            Column::fixed("Name"),
+            Column::elastic("Status"),
+            Column::fixed("Age"),
+        ]);
         table.push(["a-rather-long-name", "a sentence that goes on and on and on", "5m"].map(String::from));
         table.push(["web", "ok\u{1b}[0m", "1h"].map(String::from));
         table
     }
 
     fn at(width: usize) -> Terminal {
-        Terminal { width: Some(width), ..Terminal::default() }
+        Terminal {
+            width: Some(width),
+            ..Terminal::default()
+        }
     }
 
     #[test]

@@ -35,13 +35,19 @@ const IN_CLUSTER: &str = "in-cluster";
 
 /// Whether the object has Farwater's label.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
-    metadata.labels.as_ref().is_some_and(|labels| labels.get(PART_OF).is_some_and(|part| part == "farwater"))
+    metadata
+        .labels
+        .as_ref()
+        .is_some_and(|labels| labels.get(PART_OF).is_some_and(|part| part == "farwater"))
 }
 
 pub fn not_ours(object: &str) -> Failure {
-    Failure::new(exit::CONFLICT, format!("{object} is there and not ours; nothing was changed"))
-        .evidence(format!("it lacks the label {PART_OF}=farwater"))
-        .next("remove or rename it, or label it if it is")
+    Failure::new(
+        exit::CONFLICT,
+        format!("{object} is there and not ours; nothing was changed"),
+    )
+    .evidence(format!("it lacks the label {PART_OF}=farwater"))
+    .next("remove or rename it, or label it if it is")
 }
 
 pub struct Target {
@@ -59,7 +65,11 @@ impl Target {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
         };
-        let has_none = || !read.as_ref().is_ok_and(|file| file.contexts.iter().any(|one| one.name == IN_CLUSTER));
+        let has_none = || {
+            !read
+                .as_ref()
+                .is_ok_and(|file| file.contexts.iter().any(|one| one.name == IN_CLUSTER))
+        };
         if context == Some(IN_CLUSTER) && has_none() {
             let config = Config::incluster().map_err(|error| {
                 Failure::usage("this is no pod with a service account: --context in-cluster names its cluster")
@@ -74,7 +84,10 @@ impl Target {
         })?;
 
         let known: Vec<String> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
-        let name = match context.map(str::to_owned).or_else(|| kubeconfig.current_context.clone()) {
+        let name = match context
+            .map(str::to_owned)
+            .or_else(|| kubeconfig.current_context.clone())
+        {
             Some(name) if known.contains(&name) => name,
             Some(name) => return Err(no_context(&name, &known)),
             None => {
@@ -82,7 +95,10 @@ impl Target {
             }
         };
 
-        let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
+        let options = KubeConfigOptions {
+            context: Some(name.clone()),
+            ..KubeConfigOptions::default()
+        };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         Self::of(name.clone(), config.map_err(|error| unusable(&name, &error))?)
     }
@@ -91,7 +107,11 @@ impl Target {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let client = Client::try_from(config).map_err(|error| unusable(&context, &error))?;
-        Ok(Self { client, context, server })
+        Ok(Self {
+            client,
+            context,
+            server,
+        })
     }
 
     /// Checks before the first object is applied: the user must have all rights for the objects and the `further` ones,
@@ -107,7 +127,10 @@ impl Target {
         for object in objects {
             let place = Place::of(object);
             let parameters = PatchParams::apply(MANAGER).force();
-            let patched = self.api(&place).patch(&place.name, &parameters, &Patch::Apply(object)).await;
+            let patched = self
+                .api(&place)
+                .patch(&place.name, &parameters, &Patch::Apply(object))
+                .await;
             patched.map_err(|error| self.failure(&format!("apply {place}"), &error))?;
         }
         Ok(())
@@ -128,11 +151,21 @@ impl Target {
             }
             return Ok(Applied::Made);
         };
-        let parameters = PatchParams { dry_run, ..PatchParams::apply(MANAGER).force() };
-        let patched = self.api(&place).patch(&place.name, &parameters, &Patch::Apply(object)).await;
+        let parameters = PatchParams {
+            dry_run,
+            ..PatchParams::apply(MANAGER).force()
+        };
+        let patched = self
+            .api(&place)
+            .patch(&place.name, &parameters, &Patch::Apply(object))
+            .await;
         let after = patched.map_err(|error| self.failure(&format!("apply {place}"), &error))?;
         let content = |object: &DynamicObject| (object.metadata.labels.clone(), object.data.clone());
-        Ok(if content(&before) == content(&after) { Applied::Unchanged } else { Applied::Changed })
+        Ok(if content(&before) == content(&after) {
+            Applied::Unchanged
+        } else {
+            Applied::Changed
+        })
     }
 
     /// Checks before the first object is deleted: the user must have the rights, and no object may belong to another
@@ -162,7 +195,10 @@ impl Target {
         let begun = Instant::now();
         for object in objects.iter().rev() {
             // An object without a deletion timestamp was created again meanwhile, and isn't waited for.
-            while let Some(found) = self.find(object).await?.filter(|found| found.metadata.deletion_timestamp.is_some())
+            while let Some(found) = self
+                .find(object)
+                .await?
+                .filter(|found| found.metadata.deletion_timestamp.is_some())
             {
                 if begun.elapsed() > longest {
                     return Ok(Some(format!("{}: {}", Place::of(object), what_remains(&found))));
@@ -204,8 +240,11 @@ impl Target {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(Failure::new(exit::DENIED, format!("rights are missing in {}; nothing was changed", self.context))
-            .evidence(format!("may not {}", missing.join("; "))))
+        Err(Failure::new(
+            exit::DENIED,
+            format!("rights are missing in {}; nothing was changed", self.context),
+        )
+        .evidence(format!("may not {}", missing.join("; "))))
     }
 
     async fn may(&self, right: &Right) -> Result<bool> {
@@ -237,7 +276,9 @@ impl Target {
     /// may have created one for us.
     async fn check_owners(&self, objects: &[Value]) -> Result<()> {
         for object in objects.iter().filter(|object| object["kind"] != "Namespace") {
-            let Some(found) = self.find(object).await? else { continue };
+            let Some(found) = self.find(object).await? else {
+                continue;
+            };
             if !is_ours(&found.metadata) {
                 return Err(not_ours(&Place::of(object).to_string()));
             }
@@ -248,11 +289,12 @@ impl Target {
     pub fn failure(&self, attempt: &str, error: &kube::Error) -> Failure {
         let place = format!("{} ({})", self.context, self.server);
         match error {
-            kube::Error::Api(status) if status.code == 401 => {
-                Failure::new(exit::DENIED, format!("can't {attempt}: {place} does not accept your credentials"))
-                    .evidence(status.message.clone())
-                    .next(self.kubectl("auth whoami"))
-            }
+            kube::Error::Api(status) if status.code == 401 => Failure::new(
+                exit::DENIED,
+                format!("can't {attempt}: {place} does not accept your credentials"),
+            )
+            .evidence(status.message.clone())
+            .next(self.kubectl("auth whoami")),
             kube::Error::Api(status) if status.code == 403 => {
                 Failure::new(exit::DENIED, format!("can't {attempt} in {place}"))
                     .evidence(status.message.clone())
@@ -276,7 +318,9 @@ impl Target {
 fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
     Failure::usage(format!("the context {context} can't be used"))
         .evidence(error.to_string())
-        .next(format!("see what it says: kubectl --context {context} config view --minify"))
+        .next(format!(
+            "see what it says: kubectl --context {context} config view --minify"
+        ))
 }
 
 /// The reasons why a deletion is pending: messages of conditions, such as those of a namespace, else the finalizers.
@@ -285,7 +329,10 @@ fn what_remains(object: &DynamicObject) -> String {
     let held = conditions.filter(|condition| condition["status"] == "True");
     let reasons: Vec<&str> = held.filter_map(|condition| condition["message"].as_str()).collect();
     match reasons.is_empty() {
-        true => format!("waits for {}", object.metadata.finalizers.clone().unwrap_or_default().join(", ")),
+        true => format!(
+            "waits for {}",
+            object.metadata.finalizers.clone().unwrap_or_default().join(", ")
+        ),
         false => reasons.join("; "),
     }
 }
@@ -336,7 +383,11 @@ impl Place {
             plural,
         };
         let metadata = &object["metadata"];
-        Self { resource, namespace: metadata["namespace"].as_str().map(str::to_owned), name: text(&metadata["name"]) }
+        Self {
+            resource,
+            namespace: metadata["namespace"].as_str().map(str::to_owned),
+            name: text(&metadata["name"]),
+        }
     }
 }
 
@@ -353,20 +404,29 @@ pub struct Right {
 impl Right {
     /// A right in one namespace.
     pub fn new(verb: &'static str, group: &str, resource: &str, namespace: &str) -> Self {
-        Self { verb, group: group.to_owned(), resource: resource.to_owned(), namespace: Some(namespace.to_owned()) }
+        Self {
+            verb,
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            namespace: Some(namespace.to_owned()),
+        }
     }
 }
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
-        self.namespace.as_deref().map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
+        self.namespace
+            .as_deref()
+            .map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
     }
 }
 
 fn of_objects(objects: &[Value], verbs: &'static [&'static str]) -> impl Iterator<Item = Right> {
     objects.iter().flat_map(move |object| {
-        let Place { resource, namespace, .. } = Place::of(object);
+        let Place {
+            resource, namespace, ..
+        } = Place::of(object);
         verbs.iter().map(move |verb| Right {
             verb,
             group: resource.group.clone(),
@@ -378,7 +438,10 @@ fn of_objects(objects: &[Value], verbs: &'static [&'static str]) -> impl Iterato
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let namespace = self.namespace.as_deref().map_or(String::new(), |namespace| format!("{namespace}/"));
+        let namespace = self
+            .namespace
+            .as_deref()
+            .map_or(String::new(), |namespace| format!("{namespace}/"));
         write!(f, "{} {namespace}{}", self.resource.kind, self.name)
     }
 }

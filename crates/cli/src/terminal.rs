@@ -17,7 +17,9 @@ pub fn confirm(question: &str) -> Result<Option<bool>> {
     }
     say(&format!("{question} [y/N]"));
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| Failure::file("read", Path::new("-"), &error))?;
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::file("read", Path::new("-"), &error))?;
     Ok(Some(matches!(answer.trim(), "y" | "Y" | "yes")))
 }
 
@@ -46,9 +48,14 @@ impl Terminal {
         }
         let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let (width, height) = terminal_size::terminal_size()
-            .map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
-        Self { colour: unset("NO_COLOR") && !dumb, width: Some(width.max(40)), height: height.max(4) }
+        let (width, height) = terminal_size::terminal_size().map_or((80, 24), |(width, height)| {
+            (usize::from(width.0), usize::from(height.0))
+        });
+        Self {
+            colour: unset("NO_COLOR") && !dumb,
+            width: Some(width.max(40)),
+            height: height.max(4),
+        }
     }
 
     pub fn interactive(self) -> bool {
@@ -78,8 +85,16 @@ impl Terminal {
         // would flicker. A picture that is taller than the screen would scroll it, so the lines that don't fit are only
         // counted.
         let total = picture.lines().count();
-        let room = if total < self.height { total } else { self.height.saturating_sub(2) };
-        let mut lines: String = picture.lines().take(room).map(|line| format!("{line}\x1b[K\n")).collect();
+        let room = if total < self.height {
+            total
+        } else {
+            self.height.saturating_sub(2)
+        };
+        let mut lines: String = picture
+            .lines()
+            .take(room)
+            .map(|line| format!("{line}\x1b[K\n"))
+            .collect();
         if room < total {
             lines += &format!("… {} more lines: name a service or a cluster\x1b[K\n", total - room);
         }

@@ -25,7 +25,11 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 /// The text without the characters that control a terminal. Tabs and line breaks are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let bad = |c: char| is_unsafe(c) && !matches!(c, '\t' | '\n');
-    if text.contains(bad) { Cow::Owned(text.replace(bad, "")) } else { Cow::Borrowed(text) }
+    if text.contains(bad) {
+        Cow::Owned(text.replace(bad, ""))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// Escapes control and direction characters in JSON as `\uXXXX`.
@@ -37,7 +41,11 @@ pub fn escape_json(json: String) -> String {
     let mut safe = String::with_capacity(json.len() + 16);
     for c in json.chars() {
         // All of these characters are in the basic plane, so one UTF-16 unit is enough.
-        if escaped(c) { safe += &format!("\\u{:04x}", c as u32) } else { safe.push(c) }
+        if escaped(c) {
+            safe += &format!("\\u{:04x}", c as u32)
+        } else {
+            safe.push(c)
+        }
     }
     safe
 }
@@ -70,7 +78,11 @@ pub fn short_revision(revision: &str) -> String {
     if hex.len() < 40 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return revision.to_owned();
     }
-    if name.is_empty() { hex[..12].to_owned() } else { format!("{name}@{}", &hex[..12]) }
+    if name.is_empty() {
+        hex[..12].to_owned()
+    } else {
+        format!("{name}@{}", &hex[..12])
+    }
 }
 
 /// Shortens every commit in a sentence. Digests of 64 digits stay whole, for copying.
@@ -129,7 +141,10 @@ mod tests {
     #[test]
     fn commits_in_sentences_are_shortened_and_digests_are_not() {
         let commit = "a1".repeat(20);
-        assert_eq!(short_commits(&format!("applied main@sha1:{commit}; ok")), "applied main@a1a1a1a1a1a1; ok");
+        assert_eq!(
+            short_commits(&format!("applied main@sha1:{commit}; ok")),
+            "applied main@a1a1a1a1a1a1; ok"
+        );
         for kept in ["sha1:abc", "no commit", &format!("sha256:{}", "0".repeat(64))] {
             assert_eq!(short_commits(kept), kept);
         }

@@ -84,7 +84,11 @@ where
         .header("Accept", accept)
         .body(Vec::new())
         .map_err(|error| Interrupted::Fatal(Failure::usage("can't watch").evidence(error.to_string())))?;
-    let body = session.client.request_stream(request).await.map_err(|error| classify(session, &error))?;
+    let body = session
+        .client
+        .request_stream(request)
+        .await
+        .map_err(|error| classify(session, &error))?;
 
     // The hub answered, so the next interruption is a new one.
     *failing_since = None;
@@ -109,7 +113,12 @@ where
             seen.clone_into(version);
         }
         if type_ != "BOOKMARK" {
-            act(Change::Event { deleted: type_ == "DELETED", object }).await.map_err(Interrupted::Fatal)?;
+            act(Change::Event {
+                deleted: type_ == "DELETED",
+                object,
+            })
+            .await
+            .map_err(Interrupted::Fatal)?;
         }
     }
     Ok(())
@@ -117,7 +126,9 @@ where
 
 /// The resourceVersion of an object, or of the only row of a Table.
 pub fn version_of(object: &Value) -> Option<&str> {
-    let own = object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty());
+    let own = object["metadata"]["resourceVersion"]
+        .as_str()
+        .filter(|version| !version.is_empty());
     own.or_else(|| object["rows"][0]["object"]["metadata"]["resourceVersion"].as_str())
 }
 
@@ -135,5 +146,9 @@ fn classify(session: &Session, error: &kube::Error) -> Interrupted {
         return Interrupted::Compacted;
     }
     let failure = session.failure("watch", error);
-    if failure.code == exit::UNREACHABLE { Interrupted::Away(failure) } else { Interrupted::Fatal(failure) }
+    if failure.code == exit::UNREACHABLE {
+        Interrupted::Away(failure)
+    } else {
+        Interrupted::Fatal(failure)
+    }
 }

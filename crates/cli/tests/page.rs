@@ -9,8 +9,14 @@ use farwater_testkit::packages;
 #[test]
 fn the_page_works_in_a_real_browser() {
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
-    for (made, by) in [("node_modules/playwright-core", "npm ci"), ("dist/index.html", "npm run build")] {
-        assert!(web.join(made).exists(), "web/{made} is missing: run `{by}` in web, then build the hub again");
+    for (made, by) in [
+        ("node_modules/playwright-core", "npm ci"),
+        ("dist/index.html", "npm run build"),
+    ] {
+        assert!(
+            web.join(made).exists(),
+            "web/{made} is missing: run `{by}` in web, then build the hub again"
+        );
     }
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM]).unwrap();
@@ -26,5 +32,10 @@ fn the_page_works_in_a_real_browser() {
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
 }

@@ -31,14 +31,26 @@ impl Comparison {
             return self;
         }
         let outside = |set: &Set| set.recursive_difference(fields);
-        Self { removed: outside(&self.removed), modified: outside(&self.modified), added: outside(&self.added) }
+        Self {
+            removed: outside(&self.removed),
+            modified: outside(&self.modified),
+            added: outside(&self.added),
+        }
     }
 }
 
 /// Compares two values that fit the type.
 pub fn compare(left: &Value, right: &Value, ty: &Type) -> Comparison {
-    let Difference { removed, modified, added } = differ(Some(left), Some(right), ty.root());
-    Comparison { removed: removed.below, modified: modified.below, added: added.below }
+    let Difference {
+        removed,
+        modified,
+        added,
+    } = differ(Some(left), Some(right), ty.root());
+    Comparison {
+        removed: removed.below,
+        modified: modified.below,
+        added: added.below,
+    }
 }
 
 /// The differences at and below one value.
@@ -72,17 +84,36 @@ struct Children {
 impl Children {
     /// An element is made only for what differs.
     fn add(&mut self, element: impl Fn() -> Element, difference: Difference) {
-        let Difference { removed, modified, added } = difference;
-        for (nodes, part) in [(&mut self.removed, removed), (&mut self.modified, modified), (&mut self.added, added)] {
+        let Difference {
+            removed,
+            modified,
+            added,
+        } = difference;
+        for (nodes, part) in [
+            (&mut self.removed, removed),
+            (&mut self.modified, modified),
+            (&mut self.added, added),
+        ] {
             if !part.is_empty() {
-                nodes.push(Node { element: element(), member: part.member, below: part.below });
+                nodes.push(Node {
+                    element: element(),
+                    member: part.member,
+                    below: part.below,
+                });
             }
         }
     }
 
     fn into_difference(self) -> Difference {
-        let part = |nodes| Part { member: false, below: Set::from_nodes(nodes) };
-        Difference { removed: part(self.removed), modified: part(self.modified), added: part(self.added) }
+        let part = |nodes| Part {
+            member: false,
+            below: Set::from_nodes(nodes),
+        };
+        Difference {
+            removed: part(self.removed),
+            modified: part(self.modified),
+            added: part(self.added),
+        }
     }
 }
 
@@ -186,15 +217,29 @@ fn differ_items(left: &[Value], right: &[Value], list: &List) -> Difference {
             (0 | 1, 0 | 1) => differ_one(a.first(), b.first()),
             (2.., 2..) => {
                 let same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b));
-                Difference { modified: Part { member: !same, below: Set::new() }, ..Difference::default() }
+                Difference {
+                    modified: Part {
+                        member: !same,
+                        below: Set::new(),
+                    },
+                    ..Difference::default()
+                }
             }
             (2.., _) => {
-                let mut difference = if b.is_empty() { Difference::default() } else { differ_one(None, b.first()) };
+                let mut difference = if b.is_empty() {
+                    Difference::default()
+                } else {
+                    differ_one(None, b.first())
+                };
                 difference.removed.member = true;
                 difference
             }
             _ => {
-                let mut difference = if a.is_empty() { Difference::default() } else { differ_one(a.first(), None) };
+                let mut difference = if a.is_empty() {
+                    Difference::default()
+                } else {
+                    differ_one(a.first(), None)
+                };
                 difference.added.member = true;
                 difference
             }

@@ -76,7 +76,10 @@ fn field_path(names: &[&str]) -> Path {
 }
 
 fn managed_fields(object: &Value) -> Option<&Value> {
-    object.get("metadata")?.get("managedFields").filter(|value| !value.is_null())
+    object
+        .get("metadata")?
+        .get("managedFields")
+        .filter(|value| !value.is_null())
 }
 
 fn set_managed_fields(object: &mut Value, managers: Option<&Managers>) {
@@ -111,11 +114,23 @@ impl FieldManager {
         let reset = reset.iter().map(|name| field_path(&[name]));
         let reset = Set::of(reset.chain([field_path(&["metadata", "managedFields"])]));
         let unowned = Set::of(UNOWNED.iter().map(|names| field_path(names)));
-        Self { ty, api_version, kind, subresource: subresource.to_owned(), blank, reset, unowned }
+        Self {
+            ty,
+            api_version,
+            kind,
+            subresource: subresource.to_owned(),
+            blank,
+            reset,
+            unowned,
+        }
     }
 
     fn updater(&self) -> Updater<'_> {
-        Updater { ty: &self.ty, api_version: &self.api_version, reset: &self.reset }
+        Updater {
+            ty: &self.ty,
+            api_version: &self.api_version,
+            reset: &self.reset,
+        }
     }
 
     /// `group/version, Kind=kind`; the core group is empty.
@@ -129,7 +144,12 @@ impl FieldManager {
 
     fn shown(&self, object: &Value) -> String {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        format!("{}/{}; {}", text("namespace"), text("name"), Self::shown_kind(&self.api_version, &self.kind))
+        format!(
+            "{}/{}; {}",
+            text("namespace"),
+            text("name"),
+            Self::shown_kind(&self.api_version, &self.kind)
+        )
     }
 
     /// Sets the managed fields of an object that is about to replace `live`, or to be made. An object whose managers
@@ -209,7 +229,12 @@ impl FieldManager {
         let result = match self.merge(live, config, managers.clone(), manager, force, now) {
             Err(ApplyError::Conflicts(conflicts)) if manager == last_applied::MANAGER => {
                 let ours = last_applied::owned_by_kubectl(live, &self.ty, &self.api_version);
-                let left: Vec<_> = conflicts.0.iter().filter(|c| !ours.contains(&c.path)).cloned().collect();
+                let left: Vec<_> = conflicts
+                    .0
+                    .iter()
+                    .filter(|c| !ours.contains(&c.path))
+                    .cloned()
+                    .collect();
                 if left.is_empty() {
                     self.merge(live, config, managers, manager, true, now)
                 } else {
@@ -234,7 +259,10 @@ impl FieldManager {
         force: bool,
         now: Timestamp,
     ) -> Result<Applied, ApplyError> {
-        let live_mismatch = |mismatches| ApplyError::Live { object: self.shown(live), mismatches };
+        let live_mismatch = |mismatches| ApplyError::Live {
+            object: self.shown(live),
+            mismatches,
+        };
         if managers.0.is_empty() {
             let tracked = self.take_changes(&self.blank, live, &mut managers, BEFORE_FIRST_APPLY, now);
             tracked.map_err(live_mismatch)?;
@@ -242,8 +270,10 @@ impl FieldManager {
         if managed_fields(config).is_some() {
             return Err(ApplyError::ManagedFields);
         }
-        validate(config, &self.ty, Duplicates::Refused)
-            .map_err(|mismatches| ApplyError::Config { object: self.shown(config), mismatches })?;
+        validate(config, &self.ty, Duplicates::Refused).map_err(|mismatches| ApplyError::Config {
+            object: self.shown(config),
+            mismatches,
+        })?;
         validate(live, &self.ty, Duplicates::Allowed).map_err(live_mismatch)?;
         let own = Manager::new(name, Operation::Apply, &self.api_version, &self.subresource);
         let merged = self.updater().apply(live, config, &mut managers, &own, force)?;
@@ -265,7 +295,12 @@ impl FieldManager {
 
     /// Takes the times of the managers back where nothing else changed, so that what changes nothing isn't written.
     pub fn keep_times(old: &Value, new: &mut Value) {
-        let entries = |object: &Value| managed_fields(object).and_then(Value::as_array).cloned().unwrap_or_default();
+        let entries = |object: &Value| {
+            managed_fields(object)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default()
+        };
         let (before, after) = (entries(old), entries(new));
         if after.is_empty() || before == after || !same_but_times(&before, &after) {
             return;

@@ -64,7 +64,11 @@ fn parse(value: &Value) -> Result<(bool, Set), FieldsError> {
 /// In the order of the elements, which is the one that Kubernetes writes.
 impl Serialize for Set {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Level { member: false, below: self }.serialize(serializer)
+        Level {
+            member: false,
+            below: self,
+        }
+        .serialize(serializer)
     }
 }
 

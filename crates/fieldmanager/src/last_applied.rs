@@ -18,7 +18,9 @@ const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 fn annotation(object: &Value) -> Option<&str> {
-    object["metadata"]["annotations"][ANNOTATION].as_str().filter(|text| !text.is_empty())
+    object["metadata"]["annotations"][ANNOTATION]
+        .as_str()
+        .filter(|text| !text.is_empty())
 }
 
 /// The fields of the annotation's configuration that still are as it says.
@@ -29,7 +31,10 @@ pub(crate) fn owned_by_kubectl(live: &Value, ty: &Type, api_version: &str) -> Se
         return Set::new();
     };
     let differs = compare(&config, live, ty);
-    to_set(&config, ty).difference(&differs.modified).difference(&differs.added).difference(&differs.removed)
+    to_set(&config, ty)
+        .difference(&differs.modified)
+        .difference(&differs.added)
+        .difference(&differs.removed)
 }
 
 /// Keeps an annotation that is there in step with what is applied now.
@@ -42,9 +47,14 @@ pub(crate) fn refresh(object: &mut Value, config: &Value) {
         annotations.remove(ANNOTATION);
     }
     let text = to_go_json(&config) + "\n";
-    let Some(Value::Object(annotations)) = object.pointer_mut("/metadata/annotations") else { return };
+    let Some(Value::Object(annotations)) = object.pointer_mut("/metadata/annotations") else {
+        return;
+    };
     annotations.insert(ANNOTATION.to_owned(), Value::String(text));
-    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    let size: usize = annotations
+        .iter()
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
     if size > ANNOTATIONS_LIMIT {
         annotations.remove(ANNOTATION);
     }

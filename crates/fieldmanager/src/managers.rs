@@ -43,9 +43,18 @@ pub struct Manager {
 impl Manager {
     pub fn new(name: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         let text = |text: &str| text.to_owned();
-        let api_version = if operation == Operation::Apply { String::new() } else { text(api_version) };
+        let api_version = if operation == Operation::Apply {
+            String::new()
+        } else {
+            text(api_version)
+        };
         let name = if name.is_empty() { "unknown" } else { name };
-        Self { name: text(name), operation, api_version, subresource: text(subresource) }
+        Self {
+            name: text(name),
+            operation,
+            api_version,
+            subresource: text(subresource),
+        }
     }
 }
 
@@ -115,7 +124,10 @@ impl Managers {
                 .then_with(|| owned_a.api_version.cmp(&owned_b.api_version))
                 .then_with(|| a.subresource.cmp(&b.subresource))
         });
-        entries.into_iter().map(|(manager, owned)| encode_entry(manager, owned)).collect()
+        entries
+            .into_iter()
+            .map(|(manager, owned)| encode_entry(manager, owned))
+            .collect()
     }
 
     /// Whether the managers are more than an object may have.
@@ -126,7 +138,10 @@ impl Managers {
 
     /// Makes the oldest updaters of a version one, until there are no more than an object may have.
     pub(crate) fn cap(&mut self) {
-        let updaters = self.0.iter().filter(|(manager, _)| manager.operation == Operation::Update);
+        let updaters = self
+            .0
+            .iter()
+            .filter(|(manager, _)| manager.operation == Operation::Update);
         let mut updaters: Vec<_> = updaters.map(|(manager, owned)| (manager.clone(), owned.time)).collect();
         if updaters.len() <= MOST_UPDATERS {
             return;
@@ -186,9 +201,25 @@ fn decode_entry(n: usize, entry: &Value) -> Result<(Manager, Owned), ManagedFiel
     let time = entry.get("time").and_then(Value::as_str).map(str::parse).transpose();
     let time = time.map_err(|why| ManagedFieldsError::Time(name.clone(), why))?;
     let subresource = text(entry, "subresource").to_owned();
-    let owned = Owned { set, api_version: api_version.to_owned(), time };
-    let api_version = if operation == Operation::Apply { String::new() } else { api_version.to_owned() };
-    Ok((Manager { name, operation, api_version, subresource }, owned))
+    let owned = Owned {
+        set,
+        api_version: api_version.to_owned(),
+        time,
+    };
+    let api_version = if operation == Operation::Apply {
+        String::new()
+    } else {
+        api_version.to_owned()
+    };
+    Ok((
+        Manager {
+            name,
+            operation,
+            api_version,
+            subresource,
+        },
+        owned,
+    ))
 }
 
 fn encode_entry(manager: &Manager, owned: &Owned) -> Value {
@@ -213,7 +244,11 @@ fn encode_entry(manager: &Manager, owned: &Owned) -> Value {
 /// Whether two objects' managed fields are the same but for the times.
 pub(crate) fn same_but_times(a: &[Value], b: &[Value]) -> bool {
     fn fields(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
-        entry.as_object().into_iter().flatten().filter(|(name, _)| *name != "time")
+        entry
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| *name != "time")
     }
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| fields(a).eq(fields(b)))
 }

@@ -62,12 +62,18 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn of(items: &'a [Value], list: &List) -> Self {
-        let mut side = Self { items: Vec::with_capacity(items.len()), by_element: BTreeMap::new() };
+        let mut side = Self {
+            items: Vec::with_capacity(items.len()),
+            by_element: BTreeMap::new(),
+        };
         for item in items {
             // Elements that can't be told were refused when the values were validated.
-            let Ok(element) = item_element(list, item) else { continue };
+            let Ok(element) = item_element(list, item) else {
+                continue;
+            };
             let known = side.by_element.contains_key(&element);
-            side.by_element.insert(element.clone(), if known { &Value::Null } else { item });
+            side.by_element
+                .insert(element.clone(), if known { &Value::Null } else { item });
             side.items.push((element, item));
         }
         side

@@ -72,7 +72,9 @@ impl Element {
     pub fn decode(text: &str) -> Result<Option<Self>, FieldsError> {
         let wrong = || FieldsError::Element(text.to_owned());
         let mut chars = text.chars();
-        let (Some(kind), Some(':')) = (chars.next(), chars.next()) else { return Err(wrong()) };
+        let (Some(kind), Some(':')) = (chars.next(), chars.next()) else {
+            return Err(wrong());
+        };
         let rest = chars.as_str();
         Ok(Some(match kind {
             'f' => Self::Field(rest.to_owned()),

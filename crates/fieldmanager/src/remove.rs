@@ -19,7 +19,9 @@ fn without(value: &Value, members: &Set, ty: &TypeRef) -> Value {
         (Some(Form::Scalar(_)), scalar) => scalar.clone(),
         (Some(Form::List(list)), Value::Array(items)) if list.kind != ListKind::Atomic => {
             let kept = items.iter().filter_map(|item| {
-                let Ok(element) = item_element(list, item) else { return Some(item.clone()) };
+                let Ok(element) = item_element(list, item) else {
+                    return Some(item.clone());
+                };
                 rest(item, &element, members, &list.element)
             });
             let kept: Vec<Value> = kept.collect();

@@ -85,7 +85,11 @@ enum Choice {
     None,
 }
 
-static UNKNOWN: Atom = Atom { scalar: None, list: None, map: None };
+static UNKNOWN: Atom = Atom {
+    scalar: None,
+    list: None,
+    map: None,
+};
 static UNTYPED: LazyLock<Atom> = LazyLock::new(|| Atom::of_anything(TypeRef::Untyped, true));
 static DEDUCED: LazyLock<Atom> = LazyLock::new(|| Atom::of_anything(TypeRef::Deduced, false));
 
@@ -104,8 +108,15 @@ impl Atom {
     fn of_anything(element: TypeRef, atomic: bool) -> Self {
         Self {
             scalar: Some(Scalar::Untyped),
-            list: Some(List { element: TypeRef::Untyped, kind: ListKind::Atomic }),
-            map: Some(Map { fields: BTreeMap::new(), element, atomic }),
+            list: Some(List {
+                element: TypeRef::Untyped,
+                kind: ListKind::Atomic,
+            }),
+            map: Some(Map {
+                fields: BTreeMap::new(),
+                element,
+                atomic,
+            }),
         }
     }
 
@@ -119,8 +130,11 @@ impl Atom {
     }
 
     fn chosen(&self, choice: Choice) -> Option<Form<'_>> {
-        let (map, scalar, list) =
-            (self.map.as_ref().map(Form::Map), self.scalar.map(Form::Scalar), self.list.as_ref().map(Form::List));
+        let (map, scalar, list) = (
+            self.map.as_ref().map(Form::Map),
+            self.scalar.map(Form::Scalar),
+            self.list.as_ref().map(Form::List),
+        );
         match choice {
             Choice::Map => map,
             Choice::Scalar => scalar,
@@ -191,10 +205,19 @@ impl Type {
 
 fn convert(schema: &Value, preserve: bool) -> TypeRef {
     let preserve = preserve || schema["x-kubernetes-preserve-unknown-fields"] == json!(true);
-    let primitive = |scalar| Atom { scalar: Some(scalar), ..Atom::default() };
+    let primitive = |scalar| Atom {
+        scalar: Some(scalar),
+        ..Atom::default()
+    };
     let atom = match schema["type"].as_str() {
-        Some("object") => Atom { map: Some(object(schema, preserve)), ..Atom::default() },
-        Some("array") => Atom { list: Some(list(schema, preserve)), ..Atom::default() },
+        Some("object") => Atom {
+            map: Some(object(schema, preserve)),
+            ..Atom::default()
+        },
+        Some("array") => Atom {
+            list: Some(list(schema, preserve)),
+            ..Atom::default()
+        },
         Some("integer" | "number") => primitive(Scalar::Numeric),
         Some("boolean") => primitive(Scalar::Boolean),
         Some("string") => match schema["format"].as_str() {
@@ -213,7 +236,10 @@ fn convert(schema: &Value, preserve: bool) -> TypeRef {
 fn object(schema: &Value, preserve: bool) -> Map {
     let properties = schema["properties"].as_object();
     let fields = properties.into_iter().flatten().map(|(name, member)| {
-        let field = Field { ty: convert(member, preserve), default: member.get("default").cloned() };
+        let field = Field {
+            ty: convert(member, preserve),
+            default: member.get("default").cloned(),
+        };
         (name.clone(), field)
     });
     let element = match &schema["additionalProperties"] {
@@ -223,7 +249,11 @@ fn object(schema: &Value, preserve: bool) -> Map {
         _ if preserve || properties.is_none_or(|p| p.is_empty()) => TypeRef::Deduced,
         _ => TypeRef::Unknown,
     };
-    Map { fields: fields.collect(), element, atomic: schema["x-kubernetes-map-type"] == json!("atomic") }
+    Map {
+        fields: fields.collect(),
+        element,
+        atomic: schema["x-kubernetes-map-type"] == json!("atomic"),
+    }
 }
 
 fn list(schema: &Value, preserve: bool) -> List {
@@ -233,7 +263,11 @@ fn list(schema: &Value, preserve: bool) -> List {
     };
     let keys = || {
         let keys = schema["x-kubernetes-list-map-keys"].as_array();
-        keys.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        keys.into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     };
     let kind = match schema["x-kubernetes-list-type"].as_str() {
         Some("set") => ListKind::Set,

@@ -46,12 +46,18 @@ impl Set {
 
     /// How many members there are.
     pub fn len(&self) -> usize {
-        self.nodes.iter().map(|node| usize::from(node.member) + node.below.len()).sum()
+        self.nodes
+            .iter()
+            .map(|node| usize::from(node.member) + node.below.len())
+            .sum()
     }
 
     /// About how many bytes the set takes as JSON.
     pub(crate) fn size(&self) -> usize {
-        self.nodes.iter().map(|node| node.element.size() + node.below.size()).sum()
+        self.nodes
+            .iter()
+            .map(|node| node.element.size() + node.below.size())
+            .sum()
     }
 
     /// What is above the field doesn't become a member. The empty path is the object, which nobody owns.
@@ -62,7 +68,14 @@ impl Set {
             let place = match set.nodes.binary_search_by(|node| node.element.cmp(&element)) {
                 Ok(place) => place,
                 Err(place) => {
-                    set.nodes.insert(place, Node { element, member: false, below: Self::new() });
+                    set.nodes.insert(
+                        place,
+                        Node {
+                            element,
+                            member: false,
+                            below: Self::new(),
+                        },
+                    );
                     place
                 }
             };
@@ -84,7 +97,10 @@ impl Set {
     }
 
     pub(crate) fn node(&self, element: &Element) -> Option<&Node> {
-        self.nodes.binary_search_by(|node| node.element.cmp(element)).ok().map(|place| &self.nodes[place])
+        self.nodes
+            .binary_search_by(|node| node.element.cmp(element))
+            .ok()
+            .map(|place| &self.nodes[place])
     }
 
     /// Takes nodes in any order; those of one element become one.
@@ -124,9 +140,11 @@ impl Set {
     /// The members of either.
     pub fn union(&self, other: &Self) -> Self {
         self.zip(other, |a, b| match (a, b) {
-            (Some(a), Some(b)) => {
-                Some(Node { element: a.element.clone(), member: a.member || b.member, below: a.below.union(&b.below) })
-            }
+            (Some(a), Some(b)) => Some(Node {
+                element: a.element.clone(),
+                member: a.member || b.member,
+                below: a.below.union(&b.below),
+            }),
             (one, other) => one.or(other).cloned(),
         })
     }
@@ -136,7 +154,11 @@ impl Set {
         self.zip(other, |a, b| {
             let (a, b) = (a?, b?);
             let below = a.below.intersection(&b.below);
-            Some(Node { element: a.element.clone(), member: a.member && b.member, below })
+            Some(Node {
+                element: a.element.clone(),
+                member: a.member && b.member,
+                below,
+            })
         })
     }
 

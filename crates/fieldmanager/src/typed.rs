@@ -46,7 +46,9 @@ impl fmt::Display for Mismatches {
             [one] => one.fmt(f),
             all => {
                 f.write_str("errors:")?;
-                all.iter().take(MOST).try_for_each(|mismatch| write!(f, "\n  {mismatch}"))
+                all.iter()
+                    .take(MOST)
+                    .try_for_each(|mismatch| write!(f, "\n  {mismatch}"))
             }
         }
     }
@@ -56,7 +58,11 @@ impl fmt::Display for Mismatches {
 pub fn validate(value: &Value, ty: &Type, duplicates: Duplicates) -> Result<(), Mismatches> {
     let mut mismatches = Vec::new();
     check(value, ty.root(), duplicates, &mut mismatches);
-    if mismatches.is_empty() { Ok(()) } else { Err(Mismatches(mismatches)) }
+    if mismatches.is_empty() {
+        Ok(())
+    } else {
+        Err(Mismatches(mismatches))
+    }
 }
 
 /// What is found below gets the step down put before its path.
@@ -71,7 +77,12 @@ fn check(value: &Value, ty: &TypeRef, duplicates: Duplicates, out: &mut Vec<Mism
         // Anything, at any depth.
         return;
     }
-    let mut wrong = |message: String| out.push(Mismatch { path: String::new(), message });
+    let mut wrong = |message: String| {
+        out.push(Mismatch {
+            path: String::new(),
+            message,
+        })
+    };
     match (ty.atom().form(Some(value)), value) {
         (None, _) => wrong("schema error: invalid atom: inlined".to_owned()),
         (_, Value::Null) => {}
@@ -93,11 +104,17 @@ fn check_scalar(value: &Value, scalar: Scalar) -> Option<Mismatch> {
     let message = match scalar {
         _ if fits => return None,
         Scalar::Numeric => format!("expected numeric (int or float), got {}", go_type(value)),
-        Scalar::String => format!("expected string, got &value.valueUnstructured{{Value:{}}}", go_syntax(value)),
+        Scalar::String => format!(
+            "expected string, got &value.valueUnstructured{{Value:{}}}",
+            go_syntax(value)
+        ),
         Scalar::Boolean => format!("expected boolean, got &{{{}}}", printed(value)),
         Scalar::Untyped => format!("expected any scalar, got &{{{}}}", printed(value)),
     };
-    Some(Mismatch { path: String::new(), message })
+    Some(Mismatch {
+        path: String::new(),
+        message,
+    })
 }
 
 fn go_type(value: &Value) -> &'static str {
@@ -127,7 +144,10 @@ fn check_fields(fields: &serde_json::Map<String, Value>, map: &Map, duplicates: 
     for (name, value) in fields {
         let (from, ty) = (out.len(), map.field(name));
         if matches!(ty, TypeRef::Unknown) {
-            out.push(Mismatch { path: format!(".{name}"), message: "field not declared in schema".to_owned() });
+            out.push(Mismatch {
+                path: format!(".{name}"),
+                message: "field not declared in schema".to_owned(),
+            });
             return;
         }
         check(value, ty, duplicates, out);
@@ -146,7 +166,10 @@ fn check_items(items: &[Value], list: &List, duplicates: Duplicates, out: &mut V
             match item_element(list, item) {
                 Ok(element) => element,
                 Err(why) => {
-                    out.push(Mismatch { path: String::new(), message: format!("element {n}: {why}") });
+                    out.push(Mismatch {
+                        path: String::new(),
+                        message: format!("element {n}: {why}"),
+                    });
                     return;
                 }
             }
@@ -159,7 +182,13 @@ fn check_items(items: &[Value], list: &List, duplicates: Duplicates, out: &mut V
         if duplicates == Duplicates::Refused {
             if seen.contains(&element) {
                 let message = format!("duplicate entries for key {element}");
-                out.insert(from, Mismatch { path: String::new(), message });
+                out.insert(
+                    from,
+                    Mismatch {
+                        path: String::new(),
+                        message,
+                    },
+                );
             }
             seen.insert(element);
         }
@@ -213,7 +242,11 @@ fn mentioned(value: &Value, ty: &TypeRef) -> (bool, Set) {
             let nodes = fields.iter().map(|(name, value)| {
                 let (member, below) = mentioned(value, map.field(name));
                 let empty = value.is_null() || value.as_object().is_some_and(|map| map.is_empty());
-                Node { element: Element::field(name), member: member || empty || !map.declares(name), below }
+                Node {
+                    element: Element::field(name),
+                    member: member || empty || !map.declares(name),
+                    below,
+                }
             });
             (false, Set::from_nodes(nodes.collect()))
         }
@@ -233,8 +266,16 @@ fn mentioned_items(items: &[Value], list: &List) -> Set {
     }
     let nodes = elements.iter().zip(items).filter_map(|(element, item)| {
         let element = element.as_ref()?;
-        let below = if twice.contains(element) { Set::new() } else { mentioned(item, &list.element).1 };
-        Some(Node { element: element.clone(), member: true, below })
+        let below = if twice.contains(element) {
+            Set::new()
+        } else {
+            mentioned(item, &list.element).1
+        };
+        Some(Node {
+            element: element.clone(),
+            member: true,
+            below,
+        })
     });
     Set::from_nodes(nodes.collect())
 }

@@ -38,7 +38,9 @@ impl fmt::Display for Conflicts {
         }
         let lines = by_manager.into_iter().flat_map(|(manager, paths)| {
             let head = format!("conflicts with {manager}:");
-            [head].into_iter().chain(paths.into_iter().map(|path| format!("- {path}")))
+            [head]
+                .into_iter()
+                .chain(paths.into_iter().map(|path| format!("- {path}")))
         });
         let lines: Vec<String> = lines.collect();
         write!(f, "Apply failed with {} conflicts: {}", self.0.len(), lines.join("\n"))
@@ -56,7 +58,10 @@ impl Updater<'_> {
     /// Entries of versions that aren't served go; what became one value is owned as one.
     fn reconcile(&self, managers: &mut Managers) {
         managers.0.retain(|_, owned| owned.api_version == self.api_version);
-        managers.0.values_mut().for_each(|owned| owned.set.reconcile(self.ty.root()));
+        managers
+            .0
+            .values_mut()
+            .for_each(|owned| owned.set.reconcile(self.ty.root()));
     }
 
     /// Takes from all managers but `own` what the difference says that they don't own any more.
@@ -71,7 +76,10 @@ impl Updater<'_> {
         if !force {
             let conflicts = others().flat_map(|(manager, owned)| {
                 let paths = owned.set.intersection(&changed).paths();
-                paths.into_iter().map(|path| Conflict { manager: manager.clone(), path })
+                paths.into_iter().map(|path| Conflict {
+                    manager: manager.clone(),
+                    path,
+                })
             });
             let conflicts: Vec<_> = conflicts.collect();
             if !conflicts.is_empty() {
@@ -110,7 +118,11 @@ impl Updater<'_> {
         let merged = merge(live, config, self.ty);
         let set = to_set(config, self.ty).recursive_difference(self.reset);
         let time = managers.0.get(own).and_then(|owned| owned.time);
-        let owned = Owned { set, api_version: self.api_version.to_owned(), time };
+        let owned = Owned {
+            set,
+            api_version: self.api_version.to_owned(),
+            time,
+        };
         let last = managers.0.insert(own.clone(), owned);
         let new = match last {
             Some(last) if !last.set.is_empty() => self.prune(&merged, managers, &last.set),

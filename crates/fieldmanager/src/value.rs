@@ -20,7 +20,10 @@ fn order_numbers(a: &Number, b: &Number) -> Ordering {
     match (a.as_i64(), b.as_i64()) {
         (Some(a), Some(b)) => a.cmp(&b),
         // JSON has no NaN.
-        _ => a.as_f64().unwrap_or_default().total_cmp(&b.as_f64().unwrap_or_default()),
+        _ => a
+            .as_f64()
+            .unwrap_or_default()
+            .total_cmp(&b.as_f64().unwrap_or_default()),
     }
 }
 
@@ -35,7 +38,10 @@ pub(crate) fn order(a: &Value, b: &Value) -> Ordering {
             items.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
         }
         (Value::Object(a), Value::Object(b)) => {
-            let fields = a.iter().zip(b).map(|((ka, a), (kb, b))| ka.cmp(kb).then_with(|| order(a, b)));
+            let fields = a
+                .iter()
+                .zip(b)
+                .map(|((ka, a), (kb, b))| ka.cmp(kb).then_with(|| order(a, b)));
             fields.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
         }
         _ => rank(a).cmp(&rank(b)),

@@ -48,8 +48,13 @@ impl User {
     /// The name for fair sharing. All service accounts of a namespace have one share, because a user that may create
     /// one may create many.
     pub fn share_name(&self) -> &str {
-        let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.rsplit_once(':'));
-        account.map_or(&self.name, |(namespace, _)| &self.name[.."system:serviceaccount:".len() + namespace.len()])
+        let account = self
+            .name
+            .strip_prefix("system:serviceaccount:")
+            .and_then(|rest| rest.rsplit_once(':'));
+        account.map_or(&self.name, |(namespace, _)| {
+            &self.name[.."system:serviceaccount:".len() + namespace.len()]
+        })
     }
 
     pub fn is_master(&self) -> bool {
@@ -58,7 +63,10 @@ impl User {
 
     /// All subjects of bindings that match this user.
     fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
-        let account = self.name.strip_prefix(SERVICE_ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
+        let account = self
+            .name
+            .strip_prefix(SERVICE_ACCOUNT_PREFIX)
+            .and_then(|rest| rest.split_once(':'));
         std::iter::once(Subject::User(self.name.clone()))
             .chain(self.groups.iter().cloned().map(Subject::Group))
             .chain(account.map(|(namespace, name)| Subject::ServiceAccount(namespace.to_owned(), name.to_owned())))
@@ -84,7 +92,11 @@ pub struct Attributes {
 
 impl Attributes {
     pub fn non_resource(verb: &str, path: &str) -> Self {
-        Self { verb: verb.to_owned(), path: path.to_owned(), ..Self::default() }
+        Self {
+            verb: verb.to_owned(),
+            path: path.to_owned(),
+            ..Self::default()
+        }
     }
 
     /// `resource` or `resource/subresource`.
@@ -108,7 +120,10 @@ impl Attributes {
             format!("in the namespace {:?}", self.namespace)
         };
         let resource = self.combined_resource();
-        format!("User {name:?} cannot {} resource {resource:?} in API group {:?} {place}", self.verb, self.group)
+        format!(
+            "User {name:?} cannot {} resource {resource:?} in API group {:?} {place}",
+            self.verb, self.group
+        )
     }
 }
 
@@ -144,7 +159,10 @@ impl Rule {
             return false;
         }
         if request.resource.is_empty() {
-            return self.non_resource_urls.iter().any(|pattern| path_matches(pattern, &request.path));
+            return self
+                .non_resource_urls
+                .iter()
+                .any(|pattern| path_matches(pattern, &request.path));
         }
         holds(&self.api_groups, &request.group)
             && self.allows_resource(request)
@@ -250,8 +268,16 @@ impl fmt::Display for Grant {
             Self::ClusterRoleBinding { name, role, subject } => {
                 write!(f, "RBAC: allowed by ClusterRoleBinding {name:?} of {role} to {subject}")
             }
-            Self::RoleBinding { namespace, name, role, subject } => {
-                write!(f, "RBAC: allowed by RoleBinding \"{name}/{namespace}\" of {role} to {subject}")
+            Self::RoleBinding {
+                namespace,
+                name,
+                role,
+                subject,
+            } => {
+                write!(
+                    f,
+                    "RBAC: allowed by RoleBinding \"{name}/{namespace}\" of {role} to {subject}"
+                )
             }
         }
     }

@@ -119,7 +119,11 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
         return Progress::Unmanaged(reason.clone());
     }
     if assigned.settings.as_ref() != Some(wanted) {
-        return if agent.heard == Heard::InTime { Progress::Waiting } else { Progress::Silent };
+        return if agent.heard == Heard::InTime {
+            Progress::Waiting
+        } else {
+            Progress::Silent
+        };
     }
 
     match update {
@@ -131,11 +135,15 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
             Heard::No => Progress::Lost,
         },
         _ => {
-            let patience = i64::try_from(wanted.deadline_seconds).unwrap_or(i64::MAX).saturating_add(SLACK_SECONDS);
+            let patience = i64::try_from(wanted.deadline_seconds)
+                .unwrap_or(i64::MAX)
+                .saturating_add(SLACK_SECONDS);
             if assigned.age <= patience {
                 Progress::Updating
             } else {
-                Progress::Failed(format!("the agent has not reported under its new settings within {patience} s"))
+                Progress::Failed(format!(
+                    "the agent has not reported under its new settings within {patience} s"
+                ))
             }
         }
     }
@@ -179,7 +187,11 @@ pub fn decide(wanted: &AgentSettings, limit: Limit, suspended: bool, agents: &[C
     }
 
     // The first agent is changed alone, because a fault that all would share shows in one.
-    let allowed = if decision.updated == 0 { 1 } else { limit.of(agents.len()) };
+    let allowed = if decision.updated == 0 {
+        1
+    } else {
+        limit.of(agents.len())
+    };
     waiting.truncate(allowed.saturating_sub(decision.updating));
     decision.waiting -= waiting.len();
     decision.updating += waiting.len();
@@ -192,27 +204,57 @@ mod tests {
     use super::*;
 
     fn wanted() -> AgentSettings {
-        AgentSettings { image: Some("agent:2".to_owned()), deadline_seconds: 300, ..AgentSettings::default() }
+        AgentSettings {
+            image: Some("agent:2".to_owned()),
+            deadline_seconds: 300,
+            ..AgentSettings::default()
+        }
     }
 
     fn fresh(name: &str) -> ClusterAgent {
         let report = Some(AgentReport::default());
-        ClusterAgent { name: name.to_owned(), report, ..ClusterAgent::default() }
+        ClusterAgent {
+            name: name.to_owned(),
+            report,
+            ..ClusterAgent::default()
+        }
     }
 
     fn updating(name: &str) -> ClusterAgent {
-        let assigned = Assigned { settings: Some(wanted()), age: 10, ..Assigned::default() };
-        ClusterAgent { assigned, ..fresh(name) }
+        let assigned = Assigned {
+            settings: Some(wanted()),
+            age: 10,
+            ..Assigned::default()
+        };
+        ClusterAgent {
+            assigned,
+            ..fresh(name)
+        }
     }
 
     fn updated(name: &str) -> ClusterAgent {
-        let report = AgentReport { settings: Some(wanted().digest()), ..AgentReport::default() };
-        ClusterAgent { report: Some(report), ..updating(name) }
+        let report = AgentReport {
+            settings: Some(wanted().digest()),
+            ..AgentReport::default()
+        };
+        ClusterAgent {
+            report: Some(report),
+            ..updating(name)
+        }
     }
 
     fn failed(name: &str) -> ClusterAgent {
-        let update = AgentUpdate::Failed { settings: wanted().digest(), reason: "ErrImagePull".to_owned() };
-        ClusterAgent { report: Some(AgentReport { update, ..AgentReport::default() }), ..updating(name) }
+        let update = AgentUpdate::Failed {
+            settings: wanted().digest(),
+            reason: "ErrImagePull".to_owned(),
+        };
+        ClusterAgent {
+            report: Some(AgentReport {
+                update,
+                ..AgentReport::default()
+            }),
+            ..updating(name)
+        }
     }
 
     fn names(count: usize) -> Vec<ClusterAgent> {
@@ -244,17 +286,28 @@ mod tests {
         assert_eq!(decision.halted, Some(("b".to_owned(), "ErrImagePull".to_owned())));
         // Settings that were taken back stay recorded as failed, and halt the update until the settings change.
         let mut back = failed("b");
-        back.assigned =
-            Assigned { failed: Some((wanted().digest(), "ErrImagePull".to_owned())), ..Assigned::default() };
+        back.assigned = Assigned {
+            failed: Some((wanted().digest(), "ErrImagePull".to_owned())),
+            ..Assigned::default()
+        };
         let decision = step(&[updated("a"), back.clone(), fresh("d")]);
-        assert_eq!((decision.retract.len(), decision.assign.len(), decision.failed), (0, 0, 1));
-        let other = AgentSettings { image: Some("agent:3".to_owned()), ..wanted() };
+        assert_eq!(
+            (decision.retract.len(), decision.assign.len(), decision.failed),
+            (0, 0, 1)
+        );
+        let other = AgentSettings {
+            image: Some("agent:3".to_owned()),
+            ..wanted()
+        };
         assert_eq!(decide(&other, Limit::Number(1), false, &[back]).assign, [0]);
     }
 
     #[test]
     fn a_cluster_that_falls_silent_after_its_update_stops_the_rest_until_it_is_heard() {
-        let lost = ClusterAgent { heard: Heard::No, ..updated("a") };
+        let lost = ClusterAgent {
+            heard: Heard::No,
+            ..updated("a")
+        };
         let decision = step(&[lost, fresh("b")]);
         assert_eq!(decision.halted.map(|(name, _)| name), Some("a".to_owned()));
         assert_eq!((decision.assign.len(), decision.retract.len()), (0, 0));
@@ -263,16 +316,25 @@ mod tests {
 
     #[test]
     fn nobody_follows_until_those_before_are_heard_by_a_hub_that_was_away() {
-        let unheard = ClusterAgent { heard: Heard::NotYet, ..updated("a") };
+        let unheard = ClusterAgent {
+            heard: Heard::NotYet,
+            ..updated("a")
+        };
         let decision = step(&[unheard, fresh("b")]);
         assert_eq!((decision.assign.len(), decision.halted, decision.waiting), (0, None, 1));
-        let away = ClusterAgent { heard: Heard::NotYet, ..fresh("a") };
+        let away = ClusterAgent {
+            heard: Heard::NotYet,
+            ..fresh("a")
+        };
         assert_eq!(step(&[away, fresh("b")]).assign, [1]);
     }
 
     #[test]
     fn a_cluster_that_was_silent_before_is_passed_over() {
-        let silent = ClusterAgent { heard: Heard::No, ..fresh("a") };
+        let silent = ClusterAgent {
+            heard: Heard::No,
+            ..fresh("a")
+        };
         let decision = step(&[silent, fresh("b")]);
         assert_eq!((decision.assign, decision.silent), (vec![1], 1));
     }

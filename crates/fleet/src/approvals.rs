@@ -65,7 +65,9 @@ pub fn asks_for_two(
 ) -> Option<String> {
     let (namespace, annotations) = namespace;
     if let Some(text) = annotations.get(APPROVALS)
-        && text.parse::<Approvals>().map_or(true, |approvals| approved.people(&approvals) > 1)
+        && text
+            .parse::<Approvals>()
+            .map_or(true, |approvals| approved.people(&approvals) > 1)
     {
         return Some(format!("Namespace {namespace}"));
     }
@@ -74,7 +76,10 @@ pub fn asks_for_two(
             && cluster_labels.is_none_or(|labels| selects(&grant.cluster_selector, labels))
             && grant.approvals.is_some_and(|approvals| approved.people(&approvals) > 1)
     };
-    grants.iter().find(concerns).map(|(name, _)| format!("ClusterGrant {name}"))
+    grants
+        .iter()
+        .find(concerns)
+        .map(|(name, _)| format!("ClusterGrant {name}"))
 }
 
 /// A proposal, as the API server recorded it.
@@ -116,12 +121,18 @@ pub enum Lacking {
 pub fn check(text: &str, person: Person<'_>, proposal: Option<Proposal<'_>>, now: Timestamp) -> Result<(), Lacking> {
     let by = person.name;
     let proposal = proposal.ok_or(Lacking::Proposal)?;
-    if let Some(name) = [by, proposal.by].into_iter().find(|name| !is_person(name, person.namespace)) {
+    if let Some(name) = [by, proposal.by]
+        .into_iter()
+        .find(|name| !is_person(name, person.namespace))
+    {
         return Err(Lacking::NoPerson { name: name.to_owned() });
     }
     let proposer = || proposal.by.to_owned();
     if proposal.text.trim() != text.trim() {
-        return Err(Lacking::OtherText { by: proposer(), text: proposal.text.to_owned() });
+        return Err(Lacking::OtherText {
+            by: proposer(),
+            text: proposal.text.to_owned(),
+        });
     }
     if now.duration_since(proposal.at) >= PROPOSAL_LASTS {
         return Err(Lacking::Old { by: proposer() });
@@ -162,7 +173,10 @@ mod tests {
             grant("prod", "prod", json!({"prunes": 2})),
         ];
         let check = |approved, namespace: &str, stated: Option<&str>, env: Option<&str>, expected: Option<&str>| {
-            let annotations = stated.map(|text| (APPROVALS.to_owned(), text.to_owned())).into_iter().collect();
+            let annotations = stated
+                .map(|text| (APPROVALS.to_owned(), text.to_owned()))
+                .into_iter()
+                .collect();
             let labels = env.map(|env| BTreeMap::from([("env".to_owned(), env.to_owned())]));
             let asks = asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants);
             assert_eq!(asks.as_deref(), expected, "{approved:?} {namespace} {stated:?} {env:?}");
@@ -173,18 +187,42 @@ mod tests {
         // An unknown cluster, or all clusters of a set.
         check(Approved::Prune, "team-a", None, None, Some("ClusterGrant prod"));
         check(Approved::Prune, "team-b", None, None, None);
-        check(Approved::Prune, "team-b", Some("prunes=2"), Some("dev"), Some("Namespace team-b"));
+        check(
+            Approved::Prune,
+            "team-b",
+            Some("prunes=2"),
+            Some("dev"),
+            Some("Namespace team-b"),
+        );
         check(Approved::FreezeOverride, "team-b", Some("prunes=2"), Some("dev"), None);
-        check(Approved::FreezeOverride, "team-b", Some("all"), Some("dev"), Some("Namespace team-b"));
+        check(
+            Approved::FreezeOverride,
+            "team-b",
+            Some("all"),
+            Some("dev"),
+            Some("Namespace team-b"),
+        );
     }
 
     #[test]
     fn another_person_approves_what_was_proposed_within_a_day() {
         let now: Timestamp = "2026-12-24T12:00:00Z".parse().unwrap();
         let check_by = |by: &str, proposed_by: &str, hours: i64, text: &str| {
-            let proposal = Proposal { by: proposed_by, at: now - SignedDuration::from_hours(hours), text };
-            check(" a hole", Person { name: by, namespace: "team-a" }, Some(proposal), now)
-                .map_err(|lacking| lacking.to_string())
+            let proposal = Proposal {
+                by: proposed_by,
+                at: now - SignedDuration::from_hours(hours),
+                text,
+            };
+            check(
+                " a hole",
+                Person {
+                    name: by,
+                    namespace: "team-a",
+                },
+                Some(proposal),
+                now,
+            )
+            .map_err(|lacking| lacking.to_string())
         };
         assert_eq!(check_by("bob", "ada", 23, "a hole"), Ok(()));
         let administrators = "system:serviceaccount:farwater-admin:ada";
@@ -194,19 +232,47 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         fails(
-            check("a hole", Person { name: "bob", namespace: "team-a" }, None, now)
-                .map_err(|lacking| lacking.to_string()),
+            check(
+                "a hole",
+                Person {
+                    name: "bob",
+                    namespace: "team-a",
+                },
+                None,
+                now,
+            )
+            .map_err(|lacking| lacking.to_string()),
             "nothing is proposed yet",
         );
         fails(check_by("ada", "ada", 1, "a hole"), "another person approves");
         fails(check_by("bob", "ada", 24, "a hole"), "more than a day old");
         fails(check_by("bob", "ada", 1, "a bug"), "proposed another one: \"a bug\"");
-        let proposal = Proposal { by: administrators, at: now, text: "a hole" };
-        let at_home = check("a hole", Person { name: "bob", namespace: "farwater-admin" }, Some(proposal), now);
-        fails(at_home.map_err(|lacking| lacking.to_string()), "ada is a service account");
-        for [by, proposed_by] in [["system:serviceaccount:team-a:x", "ada"], ["ada", "system:serviceaccount:team-a:x"]]
-        {
-            fails(check_by(by, proposed_by, 1, "a hole"), "system:serviceaccount:team-a:x is a service account");
+        let proposal = Proposal {
+            by: administrators,
+            at: now,
+            text: "a hole",
+        };
+        let at_home = check(
+            "a hole",
+            Person {
+                name: "bob",
+                namespace: "farwater-admin",
+            },
+            Some(proposal),
+            now,
+        );
+        fails(
+            at_home.map_err(|lacking| lacking.to_string()),
+            "ada is a service account",
+        );
+        for [by, proposed_by] in [
+            ["system:serviceaccount:team-a:x", "ada"],
+            ["ada", "system:serviceaccount:team-a:x"],
+        ] {
+            fails(
+                check_by(by, proposed_by, 1, "a hole"),
+                "system:serviceaccount:team-a:x is a service account",
+            );
         }
     }
 }

@@ -119,7 +119,11 @@ impl Part {
 
     /// `HelmRepository charts, chart web 1.2.3@sha256:…`
     pub fn describe(&self) -> String {
-        let source = if self.name.is_empty() { self.url.clone() } else { format!("{} {}", self.kind, self.name) };
+        let source = if self.name.is_empty() {
+            self.url.clone()
+        } else {
+            format!("{} {}", self.kind, self.name)
+        };
         match &self.chart {
             Some(chart) => format!("{source}, chart {} {}", chart.name, self.revision),
             None => format!("{source} {}", self.revision),
@@ -257,14 +261,27 @@ pub fn is_suspended(spec: &ServiceDeploymentSpec, now: Timestamp) -> bool {
 
 /// When a suspension ends by itself. None: it does not.
 pub fn suspension_end(spec: &ServiceDeploymentSpec) -> Option<Timestamp> {
-    spec.suspension.as_ref().filter(|_| spec.suspend)?.until.as_ref().map(|until| until.0)
+    spec.suspension
+        .as_ref()
+        .filter(|_| spec.suspend)?
+        .until
+        .as_ref()
+        .map(|until| until.0)
 }
 
 /// `the service is suspended until … : reason`
 pub fn describe_suspension(spec: &ServiceDeploymentSpec) -> String {
-    let until = suspension_end(spec).map(|until| format!(" until {until}")).unwrap_or_default();
-    let reason = spec.suspension.as_ref().and_then(|suspension| suspension.reason.as_deref());
-    format!("the service is suspended{until}{}", reason.map(|reason| format!(": {reason}")).unwrap_or_default())
+    let until = suspension_end(spec)
+        .map(|until| format!(" until {until}"))
+        .unwrap_or_default();
+    let reason = spec
+        .suspension
+        .as_ref()
+        .and_then(|suspension| suspension.reason.as_deref());
+    format!(
+        "the service is suspended{until}{}",
+        reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+    )
 }
 
 /// Decides whether a candidate becomes the assignment. Missing or broken inputs never remove an assignment.
@@ -296,7 +313,9 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
         return Decision::Keep(Why::Rollout);
     }
 
-    let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
+    let is_news = inputs
+        .assigned
+        .is_none_or(|assigned| !assigned.is_same_content(candidate));
     if let Some(closed) = inputs.closed.filter(|_| is_news || inputs.restated) {
         return Decision::Keep(Why::Frozen(closed.clone()));
     }
@@ -418,16 +437,23 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
         }
         DeletionPolicy::Delete if !inputs.dependents.is_empty() => {
             let names = inputs.dependents.join(", ");
-            return Action::Hold { reason: format!("{names} depends on it and goes first") };
+            return Action::Hold {
+                reason: format!("{names} depends on it and goes first"),
+            };
         }
         // A service without a right on the cluster deletes nothing there; its resource can still be deleted.
         DeletionPolicy::Delete if inputs.ceiling.is_err() => DeletionPolicy::Orphan,
         DeletionPolicy::Delete if inputs.frozen.is_some() => {
-            return Action::Hold { reason: inputs.frozen.unwrap_or_default().to_owned() };
+            return Action::Hold {
+                reason: inputs.frozen.unwrap_or_default().to_owned(),
+            };
         }
         policy => policy,
     };
-    Action::Remove { policy, approved_prune: inputs.approved_prune }
+    Action::Remove {
+        policy,
+        approved_prune: inputs.approved_prune,
+    }
 }
 
 #[cfg(test)]
@@ -451,7 +477,10 @@ mod tests {
 
     fn ceiling() -> Ceiling {
         Ceiling {
-            service_account: ServiceAccount { namespace: "web".to_owned(), name: "deployer".to_owned() },
+            service_account: ServiceAccount {
+                namespace: "web".to_owned(),
+                name: "deployer".to_owned(),
+            },
             target_namespaces: None,
             allowed_kinds: None,
             denied_kinds: None,
@@ -459,28 +488,73 @@ mod tests {
     }
 
     fn denied() -> Denied {
-        Denied::NoGrant { namespace: "team-a".to_owned(), cluster: "east".to_owned() }
+        Denied::NoGrant {
+            namespace: "team-a".to_owned(),
+            cluster: "east".to_owned(),
+        }
     }
 
     #[test]
     fn a_candidate_is_assigned_unless_something_keeps_the_old_one() {
         let (old, new) = (candidate("1", "a"), candidate("2", "b"));
         let (ceiling, denied) = (ceiling(), denied());
-        let trouble = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
+        let trouble = Trouble::SourceMissing {
+            kind: SourceKind::GitRepository,
+            name: "infra".to_owned(),
+        };
         let check = |suspended, candidate, ceiling, assigned, expected| {
             let (closed, restated, held) = (None, false, false);
-            let inputs =
-                Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held, closed, restated };
+            let inputs = Inputs {
+                suspended,
+                pinned: None,
+                candidate,
+                waits: &[],
+                ceiling,
+                assigned,
+                held,
+                closed,
+                restated,
+            };
             assert_eq!(decide(inputs), expected);
         };
-        check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone().into()));
-        check(false, Ok(&new), Ok(&ceiling), Some(&old), Decision::Assign(new.clone().into()));
+        check(
+            false,
+            Ok(&new),
+            Ok(&ceiling),
+            None,
+            Decision::Assign(new.clone().into()),
+        );
+        check(
+            false,
+            Ok(&new),
+            Ok(&ceiling),
+            Some(&old),
+            Decision::Assign(new.clone().into()),
+        );
         check(false, Ok(&old), Ok(&ceiling), Some(&old), Decision::Keep(Why::Current));
         check(true, Ok(&new), Ok(&ceiling), Some(&old), Decision::Keep(Why::Suspended));
         check(true, Ok(&new), Ok(&ceiling), None, Decision::Keep(Why::Suspended));
-        check(false, Ok(&new), Err(&denied), Some(&old), Decision::Keep(Why::NotGranted(denied.to_string())));
-        check(false, Err(&trouble), Ok(&ceiling), Some(&old), Decision::Keep(Why::Trouble(trouble.clone())));
-        check(false, Err(&trouble), Ok(&ceiling), None, Decision::Keep(Why::Trouble(trouble.clone())));
+        check(
+            false,
+            Ok(&new),
+            Err(&denied),
+            Some(&old),
+            Decision::Keep(Why::NotGranted(denied.to_string())),
+        );
+        check(
+            false,
+            Err(&trouble),
+            Ok(&ceiling),
+            Some(&old),
+            Decision::Keep(Why::Trouble(trouble.clone())),
+        );
+        check(
+            false,
+            Err(&trouble),
+            Ok(&ceiling),
+            None,
+            Decision::Keep(Why::Trouble(trouble.clone())),
+        );
     }
 
     fn inputs<'a>(assigned: &'a Candidate, ceiling: &'a Ceiling) -> EntryInputs<'a> {
@@ -523,9 +597,20 @@ mod tests {
     fn check_action(inputs: EntryInputs<'_>, expected: &str) {
         let action = match resolve_action(inputs) {
             Action::Apply(deployment) => {
-                let held = deployment.hold_prune.map(|reason| format!(" held: {reason}")).unwrap_or_default();
-                let approved = if deployment.approved_prune.is_some() { " approved" } else { "" };
-                format!("apply {} prune={}{held}{approved}", deployment.bundle.short(), deployment.prune)
+                let held = deployment
+                    .hold_prune
+                    .map(|reason| format!(" held: {reason}"))
+                    .unwrap_or_default();
+                let approved = if deployment.approved_prune.is_some() {
+                    " approved"
+                } else {
+                    ""
+                };
+                format!(
+                    "apply {} prune={}{held}{approved}",
+                    deployment.bundle.short(),
+                    deployment.prune
+                )
             }
             Action::Hold { reason } => format!("hold: {reason}"),
             Action::Remove { policy, .. } => format!("remove {policy:?}"),
@@ -543,53 +628,148 @@ mod tests {
         check_action(EntryInputs { prune: false, ..base }, &format!("{apply} prune=false"));
         check_action(EntryInputs { restored: true, ..base }, &format!("{apply} prune=false"));
         check_action(
-            EntryInputs { hold_prune: Some("swapped"), ..base },
+            EntryInputs {
+                hold_prune: Some("swapped"),
+                ..base
+            },
             &format!("{apply} prune=false held: swapped"),
         );
-        let off = EntryInputs { hold_prune: Some("swapped"), prune: false, ..base };
+        let off = EntryInputs {
+            hold_prune: Some("swapped"),
+            prune: false,
+            ..base
+        };
         check_action(off, &format!("{apply} prune=false"));
-        let approved = EntryInputs { approved_prune: Some(Digest::of("plan")), ..base };
+        let approved = EntryInputs {
+            approved_prune: Some(Digest::of("plan")),
+            ..base
+        };
         check_action(approved, &format!("{apply} prune=true approved"));
         let frozen = Some("frozen");
         let stopped = format!("{apply} prune=false held: frozen");
-        check_action(EntryInputs { frozen, hold_prune: Some("swapped"), ..approved }, &stopped);
-        check_action(EntryInputs { frozen, prune: false, ..base }, &format!("{apply} prune=false"));
+        check_action(
+            EntryInputs {
+                frozen,
+                hold_prune: Some("swapped"),
+                ..approved
+            },
+            &stopped,
+        );
+        check_action(
+            EntryInputs {
+                frozen,
+                prune: false,
+                ..base
+            },
+            &format!("{apply} prune=false"),
+        );
         let suspended = Some("the service is suspended");
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
-        check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
-        check_action(EntryInputs { assigned: None, ..base }, "hold: no revision is assigned yet");
+        check_action(
+            EntryInputs {
+                ceiling: Err(&denied),
+                ..base
+            },
+            &format!("hold: {denied}"),
+        );
+        check_action(
+            EntryInputs { assigned: None, ..base },
+            "hold: no revision is assigned yet",
+        );
         // The grant may lack a source of its charts, which only the maker of the candidate knows.
         let why = Why::NotGranted(denied.to_string());
-        check_action(EntryInputs { assigned: None, why: &why, ..base }, &format!("hold: {denied}"));
-        let why = Why::Trouble(Trouble::SourceEmpty { kind: SourceKind::GitRepository, name: "infra".to_owned() });
         check_action(
-            EntryInputs { assigned: None, why: &why, ..base },
+            EntryInputs {
+                assigned: None,
+                why: &why,
+                ..base
+            },
+            &format!("hold: {denied}"),
+        );
+        let why = Why::Trouble(Trouble::SourceEmpty {
+            kind: SourceKind::GitRepository,
+            name: "infra".to_owned(),
+        });
+        check_action(
+            EntryInputs {
+                assigned: None,
+                why: &why,
+                ..base
+            },
             "hold: GitRepository infra has no revision yet",
         );
         check_action(EntryInputs { why: &why, ..base }, &format!("{apply} prune=true"));
         let no_secret = Err("Secret database does not exist");
-        check_action(EntryInputs { secrets: no_secret, ..base }, "hold: Secret database does not exist");
+        check_action(
+            EntryInputs {
+                secrets: no_secret,
+                ..base
+            },
+            "hold: Secret database does not exist",
+        );
         let no_key = Err("ConfigMap sizes has no key cpu");
-        check_action(EntryInputs { parameters: no_key, ..base }, "hold: ConfigMap sizes has no key cpu");
+        check_action(
+            EntryInputs {
+                parameters: no_key,
+                ..base
+            },
+            "hold: ConfigMap sizes has no key cpu",
+        );
 
         let deleting = EntryInputs { deleting: true, ..base };
         check_action(deleting, "remove Delete");
-        check_action(EntryInputs { secrets: no_secret, parameters: no_key, ..deleting }, "remove Delete");
-        check_action(EntryInputs { suspended, ..deleting }, "remove Delete");
-        check_action(EntryInputs { cluster_suspended: true, ..deleting }, "hold: the cluster is suspended");
-        check_action(EntryInputs { ceiling: Err(&denied), ..deleting }, "remove Orphan");
         check_action(
-            EntryInputs { restored: true, ..deleting },
+            EntryInputs {
+                secrets: no_secret,
+                parameters: no_key,
+                ..deleting
+            },
+            "remove Delete",
+        );
+        check_action(EntryInputs { suspended, ..deleting }, "remove Delete");
+        check_action(
+            EntryInputs {
+                cluster_suspended: true,
+                ..deleting
+            },
+            "hold: the cluster is suspended",
+        );
+        check_action(
+            EntryInputs {
+                ceiling: Err(&denied),
+                ..deleting
+            },
+            "remove Orphan",
+        );
+        check_action(
+            EntryInputs {
+                restored: true,
+                ..deleting
+            },
             "hold: the hub was restored from a backup; nothing is deleted until confirmed",
         );
-        let orphan = EntryInputs { deletion_policy: DeletionPolicy::Orphan, restored: true, ..deleting };
+        let orphan = EntryInputs {
+            deletion_policy: DeletionPolicy::Orphan,
+            restored: true,
+            ..deleting
+        };
         check_action(orphan, "remove Orphan");
         check_action(EntryInputs { frozen, ..deleting }, "hold: frozen");
-        check_action(EntryInputs { frozen, ceiling: Err(&denied), ..deleting }, "remove Orphan");
+        check_action(
+            EntryInputs {
+                frozen,
+                ceiling: Err(&denied),
+                ..deleting
+            },
+            "remove Orphan",
+        );
         check_action(EntryInputs { frozen, ..orphan }, "remove Orphan");
 
         let dependents = &["web".to_owned(), "api".to_owned()];
-        check_action(EntryInputs { dependents, ..deleting }, "hold: web, api depends on it and goes first");
+        check_action(
+            EntryInputs { dependents, ..deleting },
+            "hold: web, api depends on it and goes first",
+        );
         check_action(EntryInputs { dependents, ..base }, &format!("{apply} prune=true"));
         // A service that orphans its objects takes nothing from its dependents.
         check_action(EntryInputs { dependents, ..orphan }, "remove Orphan");
@@ -599,8 +779,13 @@ mod tests {
     fn a_pin_stands_in_for_the_source_under_the_same_grants() {
         let (old, new) = (candidate("1", "a"), candidate("2", "b"));
         let (ceiling, denied) = (ceiling(), denied());
-        let gone = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
-        let lost = Trouble::Pin { message: "not in the history".to_owned() };
+        let gone = Trouble::SourceMissing {
+            kind: SourceKind::GitRepository,
+            name: "infra".to_owned(),
+        };
+        let lost = Trouble::Pin {
+            message: "not in the history".to_owned(),
+        };
         let waits = ["database is failing".to_owned()];
         let base = Inputs {
             suspended: false,
@@ -614,12 +799,42 @@ mod tests {
             restated: false,
         };
         assert_eq!(decide(base), Decision::Assign(old.clone().into()));
-        assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone().into()));
-        assert_eq!(decide(Inputs { assigned: Some(&old), ..base }), Decision::Keep(Why::Current));
-        assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
+        assert_eq!(
+            decide(Inputs {
+                candidate: Err(&gone),
+                ..base
+            }),
+            Decision::Assign(old.clone().into())
+        );
+        assert_eq!(
+            decide(Inputs {
+                assigned: Some(&old),
+                ..base
+            }),
+            Decision::Keep(Why::Current)
+        );
+        assert_eq!(
+            decide(Inputs {
+                suspended: true,
+                ..base
+            }),
+            Decision::Keep(Why::Suspended)
+        );
         let refused = Decision::Keep(Why::NotGranted(denied.to_string()));
-        assert_eq!(decide(Inputs { ceiling: Err(&denied), ..base }), refused);
-        assert_eq!(decide(Inputs { pinned: Some(Err(&lost)), ..base }), Decision::Keep(Why::Trouble(lost)));
+        assert_eq!(
+            decide(Inputs {
+                ceiling: Err(&denied),
+                ..base
+            }),
+            refused
+        );
+        assert_eq!(
+            decide(Inputs {
+                pinned: Some(Err(&lost)),
+                ..base
+            }),
+            Decision::Keep(Why::Trouble(lost))
+        );
     }
 
     #[test]
@@ -628,8 +843,17 @@ mod tests {
         let check = |held, assigned, expected| {
             let (candidate, ceiling) = (Ok(&new), Ok(&ceiling));
             let (suspended, closed, restated) = (false, None, false);
-            let inputs =
-                Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held, closed, restated };
+            let inputs = Inputs {
+                suspended,
+                pinned: None,
+                candidate,
+                waits: &[],
+                ceiling,
+                assigned,
+                held,
+                closed,
+                restated,
+            };
             assert_eq!(decide(inputs), expected);
         };
         check(true, Some(&old), Decision::Keep(Why::Rollout));
@@ -642,8 +866,15 @@ mod tests {
     #[test]
     fn nothing_begins_while_no_change_may() {
         let (old, new, ceiling) = (candidate("1", "a"), candidate("2", "b"), ceiling());
-        let same = Candidate { revision: "main@sha1:3".to_owned(), ..old.clone() };
-        let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until: None };
+        let same = Candidate {
+            revision: "main@sha1:3".to_owned(),
+            ..old.clone()
+        };
+        let closed = Closed {
+            by: "ops/holidays".to_owned(),
+            reason: "holidays".to_owned(),
+            until: None,
+        };
         let base = Inputs {
             suspended: false,
             pinned: None,
@@ -657,28 +888,83 @@ mod tests {
         };
         let frozen = Decision::Keep(Why::Frozen(closed.clone()));
         assert_eq!(decide(base), frozen);
-        assert_eq!(decide(Inputs { assigned: None, ..base }), frozen, "a first version is one too");
-        assert_eq!(decide(Inputs { pinned: Some(Ok(&new)), ..base }), frozen, "so is the way back");
-        assert_eq!(decide(Inputs { candidate: Ok(&old), ..base }), Decision::Keep(Why::Current));
-        assert_eq!(decide(Inputs { candidate: Ok(&same), ..base }), Decision::Assign(same.clone().into()));
+        assert_eq!(
+            decide(Inputs { assigned: None, ..base }),
+            frozen,
+            "a first version is one too"
+        );
+        assert_eq!(
+            decide(Inputs {
+                pinned: Some(Ok(&new)),
+                ..base
+            }),
+            frozen,
+            "so is the way back"
+        );
+        assert_eq!(
+            decide(Inputs {
+                candidate: Ok(&old),
+                ..base
+            }),
+            Decision::Keep(Why::Current)
+        );
+        assert_eq!(
+            decide(Inputs {
+                candidate: Ok(&same),
+                ..base
+            }),
+            Decision::Assign(same.clone().into())
+        );
         // Promoted texts are part of the content.
         let configuration = BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]);
-        let promoted = Candidate { configuration, ..same.clone() };
-        assert_eq!(decide(Inputs { candidate: Ok(&promoted), ..base }), frozen);
+        let promoted = Candidate {
+            configuration,
+            ..same.clone()
+        };
+        assert_eq!(
+            decide(Inputs {
+                candidate: Ok(&promoted),
+                ..base
+            }),
+            frozen
+        );
         // The content is the same, but another spec would change the service.
         for candidate in [&old, &same] {
-            assert_eq!(decide(Inputs { candidate: Ok(candidate), restated: true, ..base }), frozen);
+            assert_eq!(
+                decide(Inputs {
+                    candidate: Ok(candidate),
+                    restated: true,
+                    ..base
+                }),
+                frozen
+            );
         }
-        assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
+        assert_eq!(
+            decide(Inputs {
+                suspended: true,
+                ..base
+            }),
+            Decision::Keep(Why::Suspended)
+        );
         // For a member whose turn has not come, the reason is its rollout.
         assert_eq!(decide(Inputs { held: true, ..base }), Decision::Keep(Why::Rollout));
-        assert_eq!(decide(Inputs { closed: None, restated: true, ..base }), Decision::Assign(new.clone().into()));
+        assert_eq!(
+            decide(Inputs {
+                closed: None,
+                restated: true,
+                ..base
+            }),
+            Decision::Assign(new.clone().into())
+        );
     }
 
     #[test]
     fn a_newer_bundle_waits_for_dependencies_and_another_revision_of_the_same_does_not() {
         let (old, new) = (candidate("1", "a"), candidate("2", "b"));
-        let same = Candidate { revision: "main@sha1:3".to_owned(), ..old.clone() };
+        let same = Candidate {
+            revision: "main@sha1:3".to_owned(),
+            ..old.clone()
+        };
         let ceiling = ceiling();
         let waits = ["database is failing".to_owned(), "cache does not exist".to_owned()];
         let check = |candidate, waits, assigned, expected| {
@@ -711,13 +997,28 @@ mod tests {
             ..ServiceDeploymentSpec::default()
         };
         let at = |time: &str| time.parse::<Timestamp>().unwrap();
-        let until = spec(true, serde_json::json!({"until": "2026-01-01T12:00:00Z", "reason": "a move"}));
+        let until = spec(
+            true,
+            serde_json::json!({"until": "2026-01-01T12:00:00Z", "reason": "a move"}),
+        );
         assert!(is_suspended(&until, at("2026-01-01T11:59:59Z")) && !is_suspended(&until, at("2026-01-01T12:00:00Z")));
-        assert_eq!(describe_suspension(&until), "the service is suspended until 2026-01-01T12:00:00Z: a move");
-        assert!(is_suspended(&spec(true, serde_json::Value::Null), at("2026-01-01T12:00:00Z")));
-        assert_eq!(describe_suspension(&spec(true, serde_json::Value::Null)), "the service is suspended");
+        assert_eq!(
+            describe_suspension(&until),
+            "the service is suspended until 2026-01-01T12:00:00Z: a move"
+        );
+        assert!(is_suspended(
+            &spec(true, serde_json::Value::Null),
+            at("2026-01-01T12:00:00Z")
+        ));
+        assert_eq!(
+            describe_suspension(&spec(true, serde_json::Value::Null)),
+            "the service is suspended"
+        );
         // `suspend` decides; the other fields only say why and how long.
-        assert!(!is_suspended(&spec(false, serde_json::json!({"reason": "x"})), at("2026-01-01T12:00:00Z")));
+        assert!(!is_suspended(
+            &spec(false, serde_json::json!({"reason": "x"})),
+            at("2026-01-01T12:00:00Z")
+        ));
     }
 
     #[test]
@@ -725,16 +1026,32 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Decided>(text).unwrap();
         assert_eq!(
             read(r#"{"type":"Current"}"#),
-            Decided { why: Why::Current, suspended: None, sourceless: false, turn: 0 }
+            Decided {
+                why: Why::Current,
+                suspended: None,
+                sourceless: false,
+                turn: 0
+            }
         );
-        let closed = Closed { by: "ops/nights".to_owned(), reason: "z".to_owned(), until: Some(Timestamp::UNIX_EPOCH) };
+        let closed = Closed {
+            by: "ops/nights".to_owned(),
+            reason: "z".to_owned(),
+            until: Some(Timestamp::UNIX_EPOCH),
+        };
         for why in [
             Why::Suspended,
             Why::Waiting("x".to_owned()),
             Why::Frozen(closed),
-            Why::Trouble(Trouble::Pin { message: "y".to_owned() }),
+            Why::Trouble(Trouble::Pin {
+                message: "y".to_owned(),
+            }),
         ] {
-            let decided = Decided { why: why.clone(), suspended: Some(true), sourceless: true, turn: 2 };
+            let decided = Decided {
+                why: why.clone(),
+                suspended: Some(true),
+                sourceless: true,
+                turn: 2,
+            };
             let text = serde_json::to_string(&decided).unwrap();
             assert_eq!(read(&text), decided);
             assert_eq!(serde_json::from_str::<Why>(&text).unwrap(), why);

@@ -20,7 +20,12 @@ pub struct Verdict {
 
 impl Verdict {
     pub fn new(kind: &'static str, holds: Option<bool>, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, holds, reason, message: message.into() }
+        Self {
+            kind,
+            holds,
+            reason,
+            message: message.into(),
+        }
     }
 
     pub fn ready(reason: &'static str, message: impl Into<String>) -> Vec<Self> {
@@ -109,9 +114,15 @@ mod tests {
         let first = resolve(&[], Verdict::ready("Fetched", "one"), 1, at(10));
         let second = resolve(&first, Verdict::ready("Fetched", "two"), 2, at(20));
         assert_eq!(second[0].last_transition_time, first[0].last_transition_time);
-        assert_eq!((second[0].message.as_str(), second[0].observed_generation), ("two", Some(2)));
+        assert_eq!(
+            (second[0].message.as_str(), second[0].observed_generation),
+            ("two", Some(2))
+        );
         let third = resolve(&second, Verdict::stalled("Unauthorized", "401"), 2, at(30));
-        assert_eq!(third.iter().map(|c| c.last_transition_time.0).collect::<Vec<_>>(), [at(30), at(30)]);
+        assert_eq!(
+            third.iter().map(|c| c.last_transition_time.0).collect::<Vec<_>>(),
+            [at(30), at(30)]
+        );
     }
 
     #[test]

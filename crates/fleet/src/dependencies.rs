@@ -51,7 +51,9 @@ pub fn set_of_key(key: &str) -> Option<&str> {
 /// What an expression finds lacking. None: nothing. `object`: the dependency; none if it does not exist.
 pub fn judge_by_expression(key: &str, text: &str, object: Option<&Value>) -> Option<String> {
     let what = describe_key(key);
-    let Some(object) = object else { return Some(format!("waits for {what}, which does not exist")) };
+    let Some(object) = object else {
+        return Some(format!("waits for {what}, which does not exist"));
+    };
     let judged = Expression::compile(text).map_err(|error| error.to_string());
     match judged.and_then(|ready| ready.is_true(&Subject::new(object)).map_err(|error| error.to_string())) {
         Ok(true) => None,
@@ -83,7 +85,9 @@ pub struct SetDependency<'a> {
 pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     let name = dependency.name;
     let waits = |what: String| Some(format!("waits for ServiceSet {name}, which {what}"));
-    let Some(set) = dependency.set else { return waits("does not exist".to_owned()) };
+    let Some(set) = dependency.set else {
+        return waits("does not exist".to_owned());
+    };
     if set.metadata.deletion_timestamp.is_some() {
         return waits("is being deleted".to_owned());
     }
@@ -93,7 +97,10 @@ pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     }
     let rollout = status.rollout.unwrap_or_default();
     if rollout.phase != RolloutPhase::Complete {
-        return waits(format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase));
+        return waits(format!(
+            "is not through with rollout {}: it is {}",
+            rollout.number, rollout.phase
+        ));
     }
     if let Some(stalled) = holding(&status.conditions, "Stalled") {
         return waits(format!("is not ready: {}", stalled.message));
@@ -127,7 +134,9 @@ pub struct Decided<'a> {
 pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     let name = dependency.name;
     let waits = |what: String| Some(format!("waits for service {name}, which {what}"));
-    let Some(service) = dependency.service else { return waits("does not exist".to_owned()) };
+    let Some(service) = dependency.service else {
+        return waits("does not exist".to_owned());
+    };
     if service.metadata.deletion_timestamp.is_some() {
         return waits("is being deleted".to_owned());
     }
@@ -152,7 +161,9 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
         return waits(format!("was not looked at since {newest} came"));
     }
 
-    let Some(assigned) = decided.assigned else { return waits("has nothing assigned yet".to_owned()) };
+    let Some(assigned) = decided.assigned else {
+        return waits("has nothing assigned yet".to_owned());
+    };
     let status = service.status.clone().unwrap_or_default();
     let is_current = status.observed_generation == Some(generation)
         && status.bundle_digest == Some(assigned.bundle)
@@ -162,13 +173,17 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     }
 
     let ready = find(&status.conditions, "Ready").filter(|_| is_current);
-    let told = ready.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
+    let told = ready
+        .map(|condition| format!(": {}", condition.message))
+        .unwrap_or_default();
     waits(format!("is not healthy at {}{told}", assigned.revision))
 }
 
 /// Whether a service is ready, except for something held back, e.g. a suspension or a waiting prune.
 fn is_healthy(status: &ServiceDeploymentStatus) -> bool {
-    let Some(ready) = find(&status.conditions, "Ready") else { return false };
+    let Some(ready) = find(&status.conditions, "Ready") else {
+        return false;
+    };
     let all = status.objects.is_some_and(|objects| objects.healthy == objects.total);
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
     ready.status == "True" || (matches!(ready.reason.as_str(), "Held" | "PruneHeld") && all && applied)
@@ -205,7 +220,9 @@ pub fn show_cycle(cycle: &[String]) -> String {
 
 /// The trouble of a service in a cycle, as admission and the decision report it.
 pub fn cycle_trouble(cycle: &[String]) -> Trouble {
-    Trouble::Cycle { cycle: show_cycle(cycle) }
+    Trouble::Cycle {
+        cycle: show_cycle(cycle),
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use serde_json::json;
 use super::*;
 
 fn candidate(commit: &str) -> Candidate {
-    Candidate { path: "database".to_owned(), ..Candidate::of_commit(commit) }
+    Candidate {
+        path: "database".to_owned(),
+        ..Candidate::of_commit(commit)
+    }
 }
 
 /// A service that is healthy at its assigned version. A case changes parts of it.
@@ -58,20 +61,39 @@ fn check(change: impl FnOnce(&mut Case), expected: Option<&str>) {
         why: &case.why,
         newest: case.newest.as_deref(),
     };
-    let told = judge(Dependency { name: "database", service: Some(&service), decided: Some(decided) });
-    assert_eq!(told, expected.map(|what| format!("waits for service database, which {what}")));
+    let told = judge(Dependency {
+        name: "database",
+        service: Some(&service),
+        decided: Some(decided),
+    });
+    assert_eq!(
+        told,
+        expected.map(|what| format!("waits for service database, which {what}"))
+    );
 }
 
 #[test]
 fn a_service_is_there_when_it_is_healthy_at_its_own_newest_version() {
     check(|_| {}, None);
-    check(|c| c.service["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"), Some("is being deleted"));
+    check(
+        |c| c.service["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+        Some("is being deleted"),
+    );
     check(|c| c.generation = 1, Some("was not looked at yet"));
-    check(|c| c.newest = Some("main@sha1:2".to_owned()), Some("was not looked at since main@sha1:2 came"));
+    check(
+        |c| c.newest = Some("main@sha1:2".to_owned()),
+        Some("was not looked at since main@sha1:2 came"),
+    );
     check(|c| c.assigned = None, Some("has nothing assigned yet"));
     // A status about the previous version says nothing about this one.
-    check(|c| c.assigned = Some(candidate("2")), Some("is not healthy at main@sha1:2"));
-    check(|c| c.service["status"]["observedGeneration"] = json!(1), Some("is not healthy at main@sha1:1"));
+    check(
+        |c| c.assigned = Some(candidate("2")),
+        Some("is not healthy at main@sha1:2"),
+    );
+    check(
+        |c| c.service["status"]["observedGeneration"] = json!(1),
+        Some("is not healthy at main@sha1:1"),
+    );
     check(
         |c| c.service["status"]["conditions"] = json!([ready("False", "Unhealthy")]),
         Some("is not healthy at main@sha1:1: 1 of 2 objects failed"),
@@ -85,11 +107,22 @@ fn a_service_is_there_when_it_is_healthy_at_its_own_newest_version() {
         |c| c.why = Why::Waiting("waits for service disk, which does not exist".to_owned()),
         Some("itself waits for service disk, which does not exist"),
     );
-    let broken = Trouble::Bundle { revision: "main@sha1:2".to_owned(), message: "a.yaml:3: bad".to_owned() };
+    let broken = Trouble::Bundle {
+        revision: "main@sha1:2".to_owned(),
+        message: "a.yaml:3: bad".to_owned(),
+    };
     check(|c| c.why = Why::Trouble(broken), Some("is stuck: a.yaml:3: bad"));
-    check(|c| c.why = Why::NotGranted("no grant".to_owned()), Some("is held: no grant"));
+    check(
+        |c| c.why = Why::NotGranted("no grant".to_owned()),
+        Some("is held: no grant"),
+    );
     assert_eq!(
-        judge(Dependency { name: "database", service: None, decided: None }).unwrap(),
+        judge(Dependency {
+            name: "database",
+            service: None,
+            decided: None
+        })
+        .unwrap(),
         "waits for service database, which does not exist"
     );
 }
@@ -116,7 +149,10 @@ fn what_is_held_on_purpose_counts_at_what_it_runs() {
         },
         None,
     );
-    check(|c| c.service["status"]["conditions"] = json!([ready("False", "PruneHeld")]), None);
+    check(
+        |c| c.service["status"]["conditions"] = json!([ready("False", "PruneHeld")]),
+        None,
+    );
     let ill = |c: &mut Case| c.service["status"]["objects"]["healthy"] = json!(1);
     check(
         |c| {
@@ -136,12 +172,21 @@ fn graph(edges: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
 #[test]
 fn a_cycle_is_shown_from_end_to_end() {
     let check = |edges: &[(&str, &[&str])], expected: Option<&str>| {
-        assert_eq!(find_cycle("web", &graph(edges)).map(|cycle| show_cycle(&cycle)).as_deref(), expected);
+        assert_eq!(
+            find_cycle("web", &graph(edges))
+                .map(|cycle| show_cycle(&cycle))
+                .as_deref(),
+            expected
+        );
     };
     check(&[("web", &["database"])], None);
     check(&[("web", &["web"])], Some("web → web"));
     check(
-        &[("web", &["cache", "database"]), ("cache", &["disk"]), ("database", &["disk", "web"])],
+        &[
+            ("web", &["cache", "database"]),
+            ("cache", &["disk"]),
+            ("database", &["disk", "web"]),
+        ],
         Some("web → database → web"),
     );
     check(&[("web", &["a", "b"]), ("a", &["c"]), ("b", &["c"]), ("c", &[])], None);
@@ -152,7 +197,11 @@ fn a_cycle_is_shown_from_end_to_end() {
 fn graphs() -> impl Strategy<Value = BTreeMap<String, Vec<String>>> {
     prop::collection::vec(prop::collection::vec(0..8usize, 0..3), 8).prop_map(|edges| {
         let names = |to: Vec<usize>| to.into_iter().map(|n| format!("s{n}")).collect();
-        edges.into_iter().enumerate().map(|(n, to)| (format!("s{n}"), names(to))).collect()
+        edges
+            .into_iter()
+            .enumerate()
+            .map(|(n, to)| (format!("s{n}"), names(to)))
+            .collect()
     })
 }
 

@@ -30,7 +30,9 @@ pub fn explain_digest(entry: &Entry, assigned: Option<&Candidate>) -> Result<Dig
         }
     }
     inputs.sort_by(|a, b| a.name.cmp(&b.name));
-    let bundle = json["action"]["bundle"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
+    let bundle = json["action"]["bundle"]
+        .as_str()
+        .and_then(|digest| digest.parse::<Digest>().ok());
     let assigned = assigned.filter(|assigned| bundle == Some(assigned.bundle));
     Ok(DigestReport {
         entry: entry.digest(),
@@ -50,8 +52,11 @@ fn show(value: &Value) -> String {
 
 fn sources(assigned: &Candidate) -> Vec<DigestSource> {
     if assigned.parts.is_empty() {
-        let source =
-            if assigned.source.is_empty() { SourceKind::GitRepository.to_string() } else { assigned.source.clone() };
+        let source = if assigned.source.is_empty() {
+            SourceKind::GitRepository.to_string()
+        } else {
+            assigned.source.clone()
+        };
         return vec![DigestSource {
             source,
             revision: assigned.revision.clone(),
@@ -61,8 +66,16 @@ fn sources(assigned: &Candidate) -> Vec<DigestSource> {
         }];
     }
     let source = |part: &Part| {
-        let name = if part.name.is_empty() { part.url.clone() } else { format!("{} {}", part.kind, part.name) };
-        let chart = part.chart.as_ref().map(|chart| format!(", chart {}", chart.name)).unwrap_or_default();
+        let name = if part.name.is_empty() {
+            part.url.clone()
+        } else {
+            format!("{} {}", part.kind, part.name)
+        };
+        let chart = part
+            .chart
+            .as_ref()
+            .map(|chart| format!(", chart {}", chart.name))
+            .unwrap_or_default();
         DigestSource {
             source: format!("{name}{chart}"),
             revision: part.revision.clone(),
@@ -85,13 +98,28 @@ mod tests {
 
     #[test]
     fn every_field_of_an_entry_is_told_with_a_digest_of_its_own() {
-        let service = ServiceIdentity { uid: "u".into(), namespace: "team-a".into(), name: "web".into() };
-        let entry = Entry { service, action: Action::Hold { reason: "r".repeat(500) } };
+        let service = ServiceIdentity {
+            uid: "u".into(),
+            namespace: "team-a".into(),
+            name: "web".into(),
+        };
+        let entry = Entry {
+            service,
+            action: Action::Hold {
+                reason: "r".repeat(500),
+            },
+        };
         let report = explain_digest(&entry, None).unwrap();
         let names: Vec<_> = report.inputs.iter().map(|input| input.name.as_str()).collect();
-        assert_eq!(names, ["reason", "service.name", "service.namespace", "service.uid", "type"]);
+        assert_eq!(
+            names,
+            ["reason", "service.name", "service.namespace", "service.uid", "type"]
+        );
         assert!(report.inputs.iter().all(|input| input.value.len() <= MAX_VALUE));
-        assert_eq!((report.entry, report.content_id, report.sources.len()), (entry.digest(), None, 0));
+        assert_eq!(
+            (report.entry, report.content_id, report.sources.len()),
+            (entry.digest(), None, 0)
+        );
     }
 
     #[test]
@@ -101,7 +129,10 @@ mod tests {
             name: name.into(),
             source_uid: "u".into(),
             url: "https://h".into(),
-            chart: chart.map(|name| ChartReference { name: name.into(), version: "*".into() }),
+            chart: chart.map(|name| ChartReference {
+                name: name.into(),
+                version: "*".into(),
+            }),
             revision: "1.0.0@sha256:x".into(),
             reads: String::new(),
             path: String::new(),
@@ -123,12 +154,21 @@ mod tests {
             artifacts: Vec::new(),
             configuration: Default::default(),
         };
-        let told: Vec<_> = sources(&candidate).into_iter().map(|source| (source.source, source.dependency)).collect();
+        let told: Vec<_> = sources(&candidate)
+            .into_iter()
+            .map(|source| (source.source, source.dependency))
+            .collect();
         assert_eq!(
             told,
-            [("HelmRepository charts, chart web".to_owned(), false), ("https://h, chart redis".to_owned(), true)]
+            [
+                ("HelmRepository charts, chart web".to_owned(), false),
+                ("https://h, chart redis".to_owned(), true)
+            ]
         );
-        let plain = Candidate { parts: Vec::new(), ..candidate };
+        let plain = Candidate {
+            parts: Vec::new(),
+            ..candidate
+        };
         assert_eq!(sources(&plain)[0].source, "https://h");
     }
 }

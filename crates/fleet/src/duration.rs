@@ -38,7 +38,10 @@ pub const GATE_INTERVAL: Bounds = Bounds::of(1, 24 * 3600);
 
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {
-        Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }
+        Self {
+            least: Duration::from_secs(least),
+            most: Duration::from_secs(most),
+        }
     }
 
     /// Parses the duration, or says which range is allowed.
@@ -94,7 +97,11 @@ mod tests {
     #[test]
     fn bounds_are_told_as_people_write_them() {
         let check = |bounds: Bounds, text: &str, expected: Result<u64, &str>| {
-            assert_eq!(bounds.check(text).map(|d| d.as_secs()), expected.map_err(str::to_owned), "{text}");
+            assert_eq!(
+                bounds.check(text).map(|d| d.as_secs()),
+                expected.map_err(str::to_owned),
+                "{text}"
+            );
         };
         check(SOURCE_INTERVAL, "10s", Ok(10));
         check(SOURCE_INTERVAL, "24h", Ok(86_400));

@@ -30,12 +30,18 @@ pub fn is_mass_loss(lost: u64, all: u64) -> bool {
 
 /// Value of the annotation if a set is the reason. It does not name the set, because every tenant reads it.
 pub fn describe_loss(lost: u64, all: u64) -> String {
-    format!("a ServiceSet has lost {lost} of its {all} clusters within {} minutes", WINDOW.as_mins())
+    format!(
+        "a ServiceSet has lost {lost} of its {all} clusters within {} minutes",
+        WINDOW.as_mins()
+    )
 }
 
 /// Value of the annotation if the hub sets it for held prunes. It names no service, because every tenant reads it.
 pub fn describe(held: u64, services: u64) -> String {
-    format!("prunes of {held} of {services} services were held within {} minutes", WINDOW.as_mins())
+    format!(
+        "prunes of {held} of {services} services were held within {} minutes",
+        WINDOW.as_mins()
+    )
 }
 
 /// Why a service's prune waits while the annotation exists.
@@ -97,7 +103,10 @@ mod tests {
             explain(&describe(4, 9)),
             "all deletions are paused until an administrator reviews them: prunes of 4 of 9 services were held within 10 minutes"
         );
-        assert_eq!(explain(" "), "all deletions are paused until an administrator reviews them");
+        assert_eq!(
+            explain(" "),
+            "all deletions are paused until an administrator reviews them"
+        );
         assert!(explain(&"x".repeat(1000)).len() < 250);
     }
 }

@@ -22,12 +22,17 @@ type Verdict = (Health, String);
 pub fn changes_after_apply(group: &str, kind: &str) -> bool {
     !matches!(
         (group, kind),
-        ("", "ConfigMap" | "Secret" | "ServiceAccount" | "Endpoints" | "LimitRange" | "ResourceQuota" | "Event")
-            | ("rbac.authorization.k8s.io", _)
+        (
+            "",
+            "ConfigMap" | "Secret" | "ServiceAccount" | "Endpoints" | "LimitRange" | "ResourceQuota" | "Event"
+        ) | ("rbac.authorization.k8s.io", _)
             | ("batch", "CronJob")
             | ("networking.k8s.io", "NetworkPolicy" | "IngressClass" | "Ingress")
             | ("policy", "PodDisruptionBudget")
-            | ("scheduling.k8s.io" | "storage.k8s.io" | "coordination.k8s.io" | "discovery.k8s.io", _)
+            | (
+                "scheduling.k8s.io" | "storage.k8s.io" | "coordination.k8s.io" | "discovery.k8s.io",
+                _
+            )
             | ("admissionregistration.k8s.io", _)
     )
 }
@@ -60,13 +65,18 @@ pub fn evaluate(object: &Value) -> (Health, String) {
 }
 
 fn group_of(object: &Value) -> &str {
-    object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+    object["apiVersion"]
+        .as_str()
+        .and_then(|version| version.split_once('/'))
+        .map_or("", |(group, _)| group)
 }
 
 /// Whether a group is Kubernetes' own. Other kinds come from definitions, and their controllers may be missing.
 fn is_built_in(group: &str) -> bool {
     matches!(group, "" | "apps" | "autoscaling" | "batch" | "policy" | "extensions")
-        || group.strip_suffix(".k8s.io").is_some_and(|name| BUILT_IN.contains(&name))
+        || group
+            .strip_suffix(".k8s.io")
+            .is_some_and(|name| BUILT_IN.contains(&name))
 }
 
 /// Kubernetes' own groups below `k8s.io`, where its subprojects have definitions too.
@@ -120,7 +130,11 @@ fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
 /// The newest generation that one of the generic conditions names.
 fn observed_by_conditions(object: &Value) -> Option<i64> {
     let conditions = object["status"]["conditions"].as_array()?.iter();
-    let generic = conditions.filter(|one| ["Ready", "Reconciling", "Stalled"].iter().any(|kind| one["type"] == *kind));
+    let generic = conditions.filter(|one| {
+        ["Ready", "Reconciling", "Stalled"]
+            .iter()
+            .any(|kind| one["type"] == *kind)
+    });
     generic.filter_map(|one| one["observedGeneration"].as_i64()).max()
 }
 
@@ -160,7 +174,10 @@ fn evaluate_deployment(object: &Value) -> Verdict {
         return progress(format!("{exist} of {wanted} replicas exist"));
     }
     if object["spec"]["paused"] == true && ready >= wanted {
-        return (Health::Current, format!("paused: {updated} of {wanted} replicas updated"));
+        return (
+            Health::Current,
+            format!("paused: {updated} of {wanted} replicas updated"),
+        );
     }
     if wanted > updated {
         return progress(format!("{updated} of {wanted} replicas updated"));
@@ -176,7 +193,9 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     }
 
     // Without a progress deadline the controller never writes Progressing.
-    let has_deadline = object["spec"]["progressDeadlineSeconds"].as_i64().is_some_and(|s| s != i64::from(i32::MAX));
+    let has_deadline = object["spec"]["progressDeadlineSeconds"]
+        .as_i64()
+        .is_some_and(|s| s != i64::from(i32::MAX));
     if has_deadline && !progressing.is_some_and(|c| c.holds && c.reason == "NewReplicaSetAvailable") {
         return progress("the new replica set is not yet available");
     }
@@ -252,8 +271,10 @@ fn evaluate_stateful_set(object: &Value) -> Verdict {
 
 fn evaluate_daemon_set(object: &Value) -> Verdict {
     let status = &object["status"];
-    let (Some(_), Some(wanted)) = (status["observedGeneration"].as_i64(), status["desiredNumberScheduled"].as_i64())
-    else {
+    let (Some(_), Some(wanted)) = (
+        status["observedGeneration"].as_i64(),
+        status["desiredNumberScheduled"].as_i64(),
+    ) else {
         return progress("its controller has not seen it yet");
     };
     for (field, what) in [
@@ -279,9 +300,11 @@ fn evaluate_replica_set(object: &Value) -> Verdict {
         return progress(failure.text());
     }
     let wanted = spec_replicas(object);
-    for (field, what) in
-        [("fullyLabeledReplicas", "labelled"), ("availableReplicas", "available"), ("readyReplicas", "ready")]
-    {
+    for (field, what) in [
+        ("fullyLabeledReplicas", "labelled"),
+        ("availableReplicas", "available"),
+        ("readyReplicas", "ready"),
+    ] {
         let is = count(object, field);
         if is < wanted {
             return progress(format!("{is} of {wanted} replicas {what}"));
@@ -367,7 +390,11 @@ struct Condition<'a> {
 impl Condition<'_> {
     fn text(&self) -> String {
         match (self.reason, self.message) {
-            ("", "") => format!("{} is {}", self.kind, if self.status.is_empty() { "Unknown" } else { self.status }),
+            ("", "") => format!(
+                "{} is {}",
+                self.kind,
+                if self.status.is_empty() { "Unknown" } else { self.status }
+            ),
             (reason, "") => reason.to_owned(),
             ("", message) => message.to_owned(),
             (reason, message) => format!("{reason}: {message}"),
@@ -376,11 +403,16 @@ impl Condition<'_> {
 }
 
 fn condition<'a>(object: &'a Value, kind: &'a str) -> Option<Condition<'a>> {
-    let found = object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)?;
+    let found = object["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|c| c["type"] == kind)?;
     let text = |field: &str| found[field].as_str().unwrap_or_default();
     let status = text("status");
     let observed = found["observedGeneration"].as_i64();
-    let is_stale = observed.zip(object["metadata"]["generation"].as_i64()).is_some_and(|(seen, now)| seen < now);
+    let is_stale = observed
+        .zip(object["metadata"]["generation"].as_i64())
+        .is_some_and(|(seen, now)| seen < now);
     Some(Condition {
         holds: status == "True",
         status,

@@ -117,7 +117,13 @@ impl Version {
             settled: None,
         };
 
-        let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
+        let Candidate {
+            content_id,
+            bundle_bytes,
+            ref source,
+            ref origin,
+            ..
+        } = *candidate;
         let source_name = stated.source_name.to_owned();
         let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
         let (source, origin, rollout) = (source.clone(), origin.clone(), stated.rollout);
@@ -144,7 +150,10 @@ impl Version {
             return Handed::Same;
         }
 
-        let mut next = Self { parameters, ..self.clone() };
+        let mut next = Self {
+            parameters,
+            ..self.clone()
+        };
         if self.parameters.is_none() || parameters.is_none() || self.told.cause == Cause::Pinned {
             return Handed::Noted(Box::new(next));
         }
@@ -173,7 +182,11 @@ impl Version {
 
     /// Number of the last healthy version up to this one.
     fn good(&self) -> u64 {
-        if self.told.result == VersionResult::Healthy { self.told.number } else { self.good_before }
+        if self.told.result == VersionResult::Healthy {
+            self.told.number
+        } else {
+            self.good_before
+        }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -197,7 +210,9 @@ impl Version {
 
     /// Records an agent's report about it. Returns whether that is news.
     pub fn note_report(&mut self, report: &ServiceReport, tests: &[ServiceTest], now: Timestamp) -> bool {
-        let Some((result, message)) = judge_report(report, tests) else { return false };
+        let Some((result, message)) = judge_report(report, tests) else {
+            return false;
+        };
         if result == self.told.result || self.told.result == VersionResult::Healthy {
             return false;
         }
@@ -234,7 +249,10 @@ pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Opt
         Outcome::Applied if counts.failed > 0 => Some((VersionResult::Failed, first())),
         Outcome::Applied if counts.healthy < counts.total => Some((VersionResult::Applied, String::new())),
         Outcome::Applied => match summary::missing_test(report, tests) {
-            Some(test) => Some((VersionResult::Applied, format!("test {test} was not run: its agent runs no tests"))),
+            Some(test) => Some((
+                VersionResult::Applied,
+                format!("test {test} was not run: its agent runs no tests"),
+            )),
             None => Some((VersionResult::Healthy, String::new())),
         },
         Outcome::Applying | Outcome::Superseded | Outcome::Removed | Outcome::Unknown => None,
@@ -244,7 +262,9 @@ pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Opt
 /// The version of a set's service at the end of a rollout, from a history with the newest first. A version that a
 /// person pinned belongs to no rollout.
 pub fn version_at(history: &[Version], rollout: u64) -> Option<&Version> {
-    history.iter().find(|version| version.rollout <= rollout && version.told.cause != Cause::Pinned)
+    history
+        .iter()
+        .find(|version| version.rollout <= rollout && version.told.cause != Cause::Pinned)
 }
 
 /// Why no version can be rolled back to.
@@ -263,7 +283,9 @@ pub enum Refusal {
 /// The wanted version, from a history with the newest first: by number, digest, revision or a prefix of its commit.
 pub fn choose<'a>(history: &'a [HistoryEntry], wanted: Option<&str>) -> Result<&'a HistoryEntry, Refusal> {
     let current = history.first().ok_or(Refusal::Empty)?;
-    let Some(wanted) = wanted else { return choose_previous(history, current) };
+    let Some(wanted) = wanted else {
+        return choose_previous(history, current);
+    };
     if let Some(found) = history.iter().find(|entry| wanted.parse() == Ok(entry.number)) {
         return Ok(found);
     }
@@ -298,7 +320,9 @@ fn is_named(entry: &HistoryEntry, wanted: &str) -> bool {
 fn choose_previous<'a>(history: &'a [HistoryEntry], current: &HistoryEntry) -> Result<&'a HistoryEntry, Refusal> {
     let same = |entry: &&HistoryEntry| current.cause == Cause::Pinned && entry.bundle == current.bundle;
     let origin = history.iter().rfind(same).unwrap_or(current);
-    let earlier = history.iter().filter(|entry| entry.number < origin.number && entry.bundle != current.bundle);
+    let earlier = history
+        .iter()
+        .filter(|entry| entry.number < origin.number && entry.bundle != current.bundle);
     let mut healthy = earlier.filter(|entry| entry.result == VersionResult::Healthy);
     healthy.next().ok_or(Refusal::NoneHealthy(origin.number))
 }
@@ -323,11 +347,21 @@ mod tests {
     }
 
     fn pinned<'a>(pin: &'a Pin, by: &'a str) -> Stated<'a> {
-        Stated { pin: Some(pin), pinned_by: Some(by), changed_by: Some(by), source_name: "infra", rollout: 0 }
+        Stated {
+            pin: Some(pin),
+            pinned_by: Some(by),
+            changed_by: Some(by),
+            source_name: "infra",
+            rollout: 0,
+        }
     }
 
     fn changed(by: &str) -> Stated<'_> {
-        Stated { changed_by: Some(by), source_name: "infra", ..Stated::default() }
+        Stated {
+            changed_by: Some(by),
+            source_name: "infra",
+            ..Stated::default()
+        }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -343,7 +377,13 @@ mod tests {
             name: "web".to_owned(),
         };
         let message = "crashes".to_owned();
-        let object = ObjectReport { object, sync: SyncState::Synced, health, message, waits_for: None };
+        let object = ObjectReport {
+            object,
+            sync: SyncState::Synced,
+            health,
+            message,
+            waits_for: None,
+        };
         ServiceReport {
             entry: Digest::of("entry"),
             outcome,
@@ -360,8 +400,15 @@ mod tests {
         let mut all: Vec<Version> = Vec::new();
         for (i, (bundle, healthy, pinned)) in versions.iter().enumerate() {
             let candidate = candidate(&format!("abc{i}"), bundle);
-            let pin = Pin { bundle: candidate.bundle, reason: None };
-            let stated = if *pinned { self::pinned(&pin, "ann") } else { Stated::default() };
+            let pin = Pin {
+                bundle: candidate.bundle,
+                reason: None,
+            };
+            let stated = if *pinned {
+                self::pinned(&pin, "ann")
+            } else {
+                Stated::default()
+            };
             let mut next = Version::new(all.last(), &candidate, stated, at(100));
             if *healthy {
                 next.settle(VersionResult::Healthy, "", at(101));
@@ -375,17 +422,32 @@ mod tests {
     fn a_version_says_why_it_was_assigned() {
         let first = Version::new(None, &candidate("1", "a"), changed("maker"), at(1));
         let second = Version::new(Some(&first), &candidate("2", "b"), changed("maker"), at(2));
-        let pin = Pin { bundle: Digest::of("a"), reason: Some("b crashes".to_owned()) };
+        let pin = Pin {
+            bundle: Digest::of("a"),
+            reason: Some("b crashes".to_owned()),
+        };
         let third = Version::new(Some(&second), &candidate("1", "a"), pinned(&pin, "ann"), at(3));
         let fourth = Version::new(Some(&third), &candidate("3", "c"), changed("eve"), at(4));
-        let moved = Candidate { path: "other".to_owned(), ..candidate("3", "d") };
+        let moved = Candidate {
+            path: "other".to_owned(),
+            ..candidate("3", "d")
+        };
         let fifth = Version::new(Some(&fourth), &moved, changed("mallory"), at(5));
         // The source has another address, which no person stated in the service; then the service names another source.
-        let elsewhere =
-            |bundle| Candidate { path: "other".to_owned(), source: "elsewhere".to_owned(), ..candidate("4", bundle) };
+        let elsewhere = |bundle| Candidate {
+            path: "other".to_owned(),
+            source: "elsewhere".to_owned(),
+            ..candidate("4", bundle)
+        };
         let sixth = Version::new(Some(&fifth), &elsewhere("e"), changed("mallory"), at(6));
-        let renamed = Stated { source_name: "apps", ..changed("zoe") };
-        let back = Candidate { path: "other".to_owned(), ..candidate("5", "f") };
+        let renamed = Stated {
+            source_name: "apps",
+            ..changed("zoe")
+        };
+        let back = Candidate {
+            path: "other".to_owned(),
+            ..candidate("5", "f")
+        };
         let seventh = Version::new(Some(&sixth), &back, renamed, at(7));
         let all = [&first, &second, &third, &fourth, &fifth, &sixth, &seventh];
         let told = [
@@ -397,9 +459,15 @@ mod tests {
             (Cause::Spec, None),
             (Cause::Spec, Some("zoe")),
         ];
-        assert_eq!(all.map(|version| (version.told.cause, version.told.by.as_deref())), told);
+        assert_eq!(
+            all.map(|version| (version.told.cause, version.told.by.as_deref())),
+            told
+        );
         assert_eq!(all.map(|version| version.told.number), [1, 2, 3, 4, 5, 6, 7]);
-        assert!(all.iter().all(|version| version.told.author.as_deref() == Some("Bob <bob@example.com>")));
+        assert!(
+            all.iter()
+                .all(|version| version.told.author.as_deref() == Some("Bob <bob@example.com>"))
+        );
         assert_eq!(third.told.reason.as_deref(), Some("b crashes"));
         assert_eq!(third.candidate(), candidate("1", "a"));
         let text = serde_json::to_string(&third).unwrap();
@@ -414,14 +482,36 @@ mod tests {
         let mut version = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         let mut note = |outcome, health, second| {
             let news = version.note_report(&report(outcome, health), &[], at(second));
-            (news, version.told.result, version.told.settled.as_ref().map_or(0, |time| time.0.as_second()))
+            (
+                news,
+                version.told.result,
+                version.told.settled.as_ref().map_or(0, |time| time.0.as_second()),
+            )
         };
-        assert_eq!(note(Outcome::Applying, Health::Unknown, 2), (false, VersionResult::Pending, 0));
-        assert_eq!(note(Outcome::Applied, Health::InProgress, 3), (true, VersionResult::Applied, 3));
-        assert_eq!(note(Outcome::Applied, Health::Failed, 4), (true, VersionResult::Failed, 4));
-        assert_eq!(note(Outcome::Applied, Health::Failed, 5), (false, VersionResult::Failed, 4));
-        assert_eq!(note(Outcome::Applied, Health::Current, 6), (true, VersionResult::Healthy, 6));
-        assert_eq!(note(Outcome::Failed, Health::Current, 7), (false, VersionResult::Healthy, 6));
+        assert_eq!(
+            note(Outcome::Applying, Health::Unknown, 2),
+            (false, VersionResult::Pending, 0)
+        );
+        assert_eq!(
+            note(Outcome::Applied, Health::InProgress, 3),
+            (true, VersionResult::Applied, 3)
+        );
+        assert_eq!(
+            note(Outcome::Applied, Health::Failed, 4),
+            (true, VersionResult::Failed, 4)
+        );
+        assert_eq!(
+            note(Outcome::Applied, Health::Failed, 5),
+            (false, VersionResult::Failed, 4)
+        );
+        assert_eq!(
+            note(Outcome::Applied, Health::Current, 6),
+            (true, VersionResult::Healthy, 6)
+        );
+        assert_eq!(
+            note(Outcome::Failed, Health::Current, 7),
+            (false, VersionResult::Healthy, 6)
+        );
         assert!(!version.supersede(at(8)));
         let mut pending = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         assert!(pending.supersede(at(2)) && pending.told.result == VersionResult::Superseded);
@@ -439,7 +529,12 @@ mod tests {
         check(&[("a", true, false), ("b", false, false), ("c", false, false)], Ok(1));
         check(&[("a", false, false), ("b", true, false)], Err(Refusal::NoneHealthy(2)));
         // A second rollback: from where the version first appeared, not from the version that was rolled back.
-        let twice = [("a", true, false), ("b", true, false), ("c", true, false), ("b", true, true)];
+        let twice = [
+            ("a", true, false),
+            ("b", true, false),
+            ("c", true, false),
+            ("b", true, true),
+        ];
         check(&twice, Ok(1));
         // The same content again is no other version.
         check(&[("a", true, false), ("b", true, false), ("a", true, false)], Ok(2));
@@ -457,10 +552,16 @@ mod tests {
         assert_eq!(choose("abc"), Err(Refusal::Missing("abc".to_owned())));
         let long = self::history(&[("a", true, false); 12].map(|_| ("x", true, false)));
         assert_eq!(super::choose(&long, Some("abc1")).map(|entry| entry.number), Ok(12));
-        let two = Refusal::Ambiguous { text: "abc1".to_owned(), numbers: vec![12, 11, 2] };
+        let two = Refusal::Ambiguous {
+            text: "abc1".to_owned(),
+            numbers: vec![12, 11, 2],
+        };
         let names: Vec<String> = (0..12).map(|n| n.to_string()).collect();
         let versions: Vec<_> = names.iter().map(|name| (name.as_str(), true, false)).collect();
-        assert_eq!(super::choose(&self::history(&versions), Some("abc1")).map(|entry| entry.number), Err(two));
+        assert_eq!(
+            super::choose(&self::history(&versions), Some("abc1")).map(|entry| entry.number),
+            Err(two)
+        );
     }
 
     #[test]
@@ -468,15 +569,30 @@ mod tests {
         let mac = |text: &str| Some(Digest::of(text));
         let mut first = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         first.settle(VersionResult::Healthy, "", at(2));
-        let Handed::Noted(noted) = first.hand(mac("x"), &[], at(3)) else { panic!("its first are no change") };
+        let Handed::Noted(noted) = first.hand(mac("x"), &[], at(3)) else {
+            panic!("its first are no change")
+        };
         assert_eq!((noted.hand(mac("x"), &[], at(4)), noted.told.number), (Handed::Same, 1));
-        let Handed::Next(second) = noted.hand(mac("y"), &[], at(5)) else { panic!("a change") };
-        assert_eq!((second.told.number, second.told.cause, second.good_before), (2, Cause::Parameters, 1));
+        let Handed::Next(second) = noted.hand(mac("y"), &[], at(5)) else {
+            panic!("a change")
+        };
+        assert_eq!(
+            (second.told.number, second.told.cause, second.good_before),
+            (2, Cause::Parameters, 1)
+        );
         assert_eq!(
             (second.told.result, second.candidate()),
-            (VersionResult::Pending, Candidate { author: String::new(), ..candidate("1", "a") })
+            (
+                VersionResult::Pending,
+                Candidate {
+                    author: String::new(),
+                    ..candidate("1", "a")
+                }
+            )
         );
-        let Handed::Next(third) = second.hand(mac("z"), &[], at(6)) else { panic!("another change") };
+        let Handed::Next(third) = second.hand(mac("z"), &[], at(6)) else {
+            panic!("another change")
+        };
         assert_eq!((third.told.number, third.told.assigned.0), (2, at(6)), "in its place");
         assert!(matches!(third.hand(None, &[], at(7)), Handed::Noted(_)));
         // The only version that shows that its content was healthy stays.
@@ -486,8 +602,14 @@ mod tests {
             Handed::Next(next) => next.told.number,
             other => panic!("{other:?}"),
         };
-        assert_eq!((number(&[good.clone()]), number(&[first.clone(), good.clone()])), (3, 2));
-        let pin = Pin { bundle: Digest::of("a"), reason: None };
+        assert_eq!(
+            (number(&[good.clone()]), number(&[first.clone(), good.clone()])),
+            (3, 2)
+        );
+        let pin = Pin {
+            bundle: Digest::of("a"),
+            reason: None,
+        };
         let pinned = Version {
             parameters: mac("x"),
             ..Version::new(Some(&first), &candidate("1", "a"), pinned(&pin, "ann"), at(8))

@@ -110,10 +110,9 @@ impl Run {
             (false, Some(seconds)) => Duration::from_secs(seconds.into()),
             (false, None) => return None,
         };
-        let age = self
-            .ended
-            .as_ref()
-            .map_or(Duration::ZERO, |ended| Duration::try_from(now.duration_since(ended.0)).unwrap_or_default());
+        let age = self.ended.as_ref().map_or(Duration::ZERO, |ended| {
+            Duration::try_from(now.duration_since(ended.0)).unwrap_or_default()
+        });
         (!self.removed).then(|| lives.saturating_sub(age))
     }
 
@@ -129,7 +128,10 @@ impl Run {
 /// Digest of what is a version to hooks. A repair, an approval or another option gives the same digest and runs no hook
 /// again.
 pub fn version_of(deployment: &Deployment) -> Digest {
-    let mut text = format!("{}\n{}\n{}", deployment.bundle, deployment.path, deployment.target_namespace);
+    let mut text = format!(
+        "{}\n{}\n{}",
+        deployment.bundle, deployment.path, deployment.target_namespace
+    );
     if !deployment.renderers.is_empty() || !deployment.patches.is_empty() {
         // Other values are another version, as in Helm.
         let rendering = serde_json::json!([deployment.renderers, deployment.patches]);
@@ -139,7 +141,10 @@ pub fn version_of(deployment: &Deployment) -> Digest {
         text = format!("{text}\nparameters {mac}");
     }
     if !deployment.configuration.is_empty() {
-        text = format!("{text}\npromoted {}", Digest::of_json(&serde_json::json!(deployment.configuration)));
+        text = format!(
+            "{text}\npromoted {}",
+            Digest::of_json(&serde_json::json!(deployment.configuration))
+        );
     }
     Digest::of(text)
 }
@@ -155,7 +160,11 @@ impl Record {
     /// were records.
     pub fn next(last: Option<Self>, version: Digest, established: bool) -> Self {
         let Some(last) = last else {
-            let occasion = if established { Occasion::Upgrade } else { Occasion::Install };
+            let occasion = if established {
+                Occasion::Upgrade
+            } else {
+                Occasion::Install
+            };
             return Self {
                 version,
                 number: 1,
@@ -230,7 +239,11 @@ impl Record {
     /// all other objects. Hooks of the deletion itself are not included.
     pub fn take_objects(&mut self) -> Vec<InventoryEntry> {
         let mut taken = Vec::new();
-        let runs = self.runs.iter_mut().filter(|run| !is_of_deletion(run.phase)).chain(&mut self.former);
+        let runs = self
+            .runs
+            .iter_mut()
+            .filter(|run| !is_of_deletion(run.phase))
+            .chain(&mut self.former);
         for run in runs.filter(|run| !run.removed) {
             run.removed = true;
             if run.is_running() {
@@ -253,7 +266,10 @@ impl Record {
 
     /// Identifies one run of one hook.
     pub fn id(&self, hook: &ResolvedHook, phase: HookPhase) -> Digest {
-        let first = Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash));
+        let first = Digest::of(format!(
+            "{}\n{}\n{phase}\n{}\n{}",
+            self.version, self.number, hook.object, hook.hash
+        ));
         let after = |run: Digest| Digest::of(format!("{run}\nretry"));
         std::iter::successors(Some(first), |run| self.retried.contains(run).then(|| after(*run)))
             .last()
@@ -261,12 +277,15 @@ impl Record {
     }
 
     pub fn find(&self, hook: &ResolvedHook, phase: HookPhase) -> Option<&Run> {
-        self.runs.iter().find(|run| run.phase == phase && run.hash == hook.hash && run.key() == hook.key())
+        self.runs
+            .iter()
+            .find(|run| run.phase == phase && run.hash == hook.hash && run.key() == hook.key())
     }
 
     /// Stores a run in place of the earlier one of the same object and phase.
     pub fn note(&mut self, run: Run) {
-        self.runs.retain(|other| other.phase != run.phase || other.key() != run.key());
+        self.runs
+            .retain(|other| other.phase != run.phase || other.key() != run.key());
         // There is only one object, whatever phase it runs in.
         for other in self.runs.iter_mut().filter(|other| other.key() == run.key()) {
             other.removed = true;
@@ -278,7 +297,11 @@ impl Record {
     /// Moves the runs of hooks that the version no longer has to `former`: e.g. of tests that were changed or removed
     /// from the spec.
     pub fn retire(&mut self, hooks: &[ResolvedHook]) {
-        let has = |run: &mut Run| hooks.iter().any(|hook| run.hash == hook.hash && run.key() == hook.key());
+        let has = |run: &mut Run| {
+            hooks
+                .iter()
+                .any(|hook| run.hash == hook.hash && run.key() == hook.key())
+        };
         let gone = self.runs.extract_if(.., |run| !has(run) && !is_of_deletion(run.phase));
         self.former.extend(gone.filter(|run| !run.removed));
     }
@@ -308,7 +331,9 @@ fn due<'a>(
 ) -> Vec<(&'a ResolvedHook, Option<&'a Run>)> {
     let may_begin = !record.complete || phase == HookPhase::Test || is_of_deletion(phase);
     let due = hooks.iter().filter(|hook| hook.runs_in(phase, record.occasion));
-    let due = due.map(|hook| (hook, record.find(hook, phase))).filter(|(_, run)| may_begin || run.is_some());
+    let due = due
+        .map(|hook| (hook, record.find(hook, phase)))
+        .filter(|(_, run)| may_begin || run.is_some());
     let mut due: Vec<_> = due.collect();
     due.sort_by_key(|(hook, _)| hook.wave);
     due
@@ -323,9 +348,15 @@ fn is_new(run: Option<&Run>, terms: Digest) -> bool {
 /// The hooks of a wave run in parallel, and all of them end before a failure is reported.
 pub fn next<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase, terms: Digest, last: i32) -> Next<'a> {
     let due = due(hooks, record, phase);
-    for runs in due.chunk_by(|(a, _), (b, _)| a.wave == b.wave).take_while(|wave| wave[0].0.wave <= last) {
-        let start: Vec<&ResolvedHook> =
-            runs.iter().filter(|(_, run)| is_new(*run, terms)).map(|(hook, _)| *hook).collect();
+    for runs in due
+        .chunk_by(|(a, _), (b, _)| a.wave == b.wave)
+        .take_while(|wave| wave[0].0.wave <= last)
+    {
+        let start: Vec<&ResolvedHook> = runs
+            .iter()
+            .filter(|(_, run)| is_new(*run, terms))
+            .map(|(hook, _)| *hook)
+            .collect();
         if !start.is_empty() {
             return Next::Start(start);
         }
@@ -356,9 +387,17 @@ pub struct Progress {
 /// health.
 pub fn judge(rules: &Rules, object: &Value) -> Progress {
     let started = time(&object["status"]["startTime"]);
-    let mut progress =
-        Progress { state: HookState::Running, is_ending: false, message: String::new(), started, ended: None };
-    let group = object["apiVersion"].as_str().and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
+    let mut progress = Progress {
+        state: HookState::Running,
+        is_ending: false,
+        message: String::new(),
+        started,
+        ended: None,
+    };
+    let group = object["apiVersion"]
+        .as_str()
+        .and_then(|v| v.split_once('/'))
+        .map_or("", |(group, _)| group);
     match (group, object["kind"].as_str().unwrap_or_default()) {
         ("batch", "Job") => judge_job(object, &mut progress),
         ("", "Pod") => judge_pod(object, &mut progress),
@@ -375,7 +414,11 @@ pub fn judge(rules: &Rules, object: &Value) -> Progress {
 
 fn judge_job(job: &Value, progress: &mut Progress) {
     let conditions = job["status"]["conditions"].as_array();
-    for condition in conditions.into_iter().flatten().filter(|condition| condition["status"] == "True") {
+    for condition in conditions
+        .into_iter()
+        .flatten()
+        .filter(|condition| condition["status"] == "True")
+    {
         let text = |field: &str| condition[field].as_str().unwrap_or_default();
         match text("type") {
             "Complete" => progress.state = HookState::Succeeded,
@@ -410,7 +453,9 @@ fn judge_pod(pod: &Value, progress: &mut Progress) {
         _ => return,
     }
     let ends = status["containerStatuses"].as_array().into_iter().flatten();
-    progress.ended = ends.filter_map(|status| time(&status["state"]["terminated"]["finishedAt"])).max();
+    progress.ended = ends
+        .filter_map(|status| time(&status["state"]["terminated"]["finishedAt"]))
+        .max();
 }
 
 fn time(value: &Value) -> Option<Time> {

@@ -52,8 +52,17 @@ fn an_object_goes_by_its_policy_or_its_time_to_live_once_its_end_is_known() {
     let ended = Some(Time("2026-12-24T12:00:00Z".parse().unwrap()));
     let (record, hook) = (first("1"), hook("a", HookPhase::PreSync, None, 0));
     let check = |state: HookState, ttl: Option<u32>, expected: Option<u64>| {
-        let run = Run { ttl, ended: ended.clone(), delete: DeletePolicy::default(), ..run(&record, &hook, state) };
-        assert_eq!(run.goes_in(now).map(|left| left.as_secs()), expected, "{state:?} {ttl:?}");
+        let run = Run {
+            ttl,
+            ended: ended.clone(),
+            delete: DeletePolicy::default(),
+            ..run(&record, &hook, state)
+        };
+        assert_eq!(
+            run.goes_in(now).map(|left| left.as_secs()),
+            expected,
+            "{state:?} {ttl:?}"
+        );
     };
     check(HookState::Running, Some(0), None);
     check(HookState::Succeeded, None, None);
@@ -86,12 +95,18 @@ fn hooks_of_a_wave_run_beside_each_other_and_waves_one_after_another() {
     assert_eq!(ask(&hooks, &record, 0), Next::Done);
     record.note(run(&record, c, HookState::Succeeded));
     assert_eq!(ask(&hooks, &record, i32::MAX), Next::Done);
-    assert_eq!(next(&hooks, &record, HookPhase::PostSync, Digest::of("terms"), i32::MAX), Next::Done);
+    assert_eq!(
+        next(&hooks, &record, HookPhase::PostSync, Digest::of("terms"), i32::MAX),
+        Next::Done
+    );
 }
 
 #[test]
 fn what_failed_runs_again_with_other_terms_and_what_succeeded_does_not() {
-    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("b", HookPhase::PreSync, None, 0)];
+    let hooks = [
+        hook("a", HookPhase::PreSync, None, 0),
+        hook("b", HookPhase::PreSync, None, 0),
+    ];
     let mut record = first("1");
     record.note(run(&record, &hooks[0], HookState::Failed));
     record.note(run(&record, &hooks[1], HookState::Succeeded));
@@ -102,7 +117,10 @@ fn what_failed_runs_again_with_other_terms_and_what_succeeded_does_not() {
 
 #[test]
 fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
-    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("b", HookPhase::PreSync, None, 0)];
+    let hooks = [
+        hook("a", HookPhase::PreSync, None, 0),
+        hook("b", HookPhase::PreSync, None, 0),
+    ];
     let [a, b] = &hooks;
     let mut record = first("1");
     record.note(run(&record, a, HookState::Failed));
@@ -116,7 +134,10 @@ fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
     record.retry(failed);
     assert_eq!(ask(&hooks, &record, 0), Next::Start(vec![a]));
     // What is left of the run before it gives way to another one.
-    assert_eq!((record.former.len(), record.id(a, HookPhase::PreSync) != failed), (1, true));
+    assert_eq!(
+        (record.former.len(), record.id(a, HookPhase::PreSync) != failed),
+        (1, true)
+    );
     record.note(run(&record, a, HookState::Failed));
     let text = serde_json::to_string(&record).unwrap();
     record = serde_json::from_str(&text).unwrap();
@@ -130,7 +151,10 @@ fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
     next.note(run(&next, a, HookState::Failed));
     next.retry(failed);
     assert_eq!(ask(&hooks, &next, 0), Next::Start(vec![b]), "the other has failed");
-    let mut complete = Record { complete: true, ..before };
+    let mut complete = Record {
+        complete: true,
+        ..before
+    };
     complete.retry(failed);
     assert!(complete.retried.is_empty(), "all that follows it is in place");
 }
@@ -167,18 +191,27 @@ fn it_is_an_install_until_a_version_was_in_place() {
     // A completed version starts no further hook, except tests.
     assert_eq!(ask(&hooks, &two, 0), Next::Done);
     let tests = [hook("smoke", HookPhase::Test, None, 0)];
-    assert_eq!(next(&tests, &two, HookPhase::Test, Digest::of("terms"), 0), Next::Start(vec![&tests[0]]));
+    assert_eq!(
+        next(&tests, &two, HookPhase::Test, Digest::of("terms"), 0),
+        Next::Start(vec![&tests[0]])
+    );
     check(&Record::next(Some(two), Digest::of("3"), true), 1);
     check(&Record::next(None, Digest::of("1"), true), 1);
 }
 
 #[test]
 fn an_object_has_one_run_that_counts() {
-    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("a", HookPhase::PostSync, None, 0)];
+    let hooks = [
+        hook("a", HookPhase::PreSync, None, 0),
+        hook("a", HookPhase::PostSync, None, 0),
+    ];
     let mut record = first("1");
     record.note(run(&record, &hooks[0], HookState::Succeeded));
     record.note(run(&record, &hooks[1], HookState::Running));
-    assert_eq!(record.runs.iter().map(|run| run.removed).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(
+        record.runs.iter().map(|run| run.removed).collect::<Vec<_>>(),
+        [true, false]
+    );
     record.retire(&[]);
     assert_eq!((record.runs.len(), record.former.len()), (0, 1));
 }
@@ -188,23 +221,51 @@ fn jobs_and_pods_have_ended_when_they_say_so() {
     let job = |conditions: Value| json!({"apiVersion": "batch/v1", "kind": "Job", "status": {"startTime": "2026-01-01T00:00:00Z", "conditions": conditions}});
     let check = |object: Value, state: HookState, is_ending: bool, message: &str| {
         let progress = judge(&Rules::default(), &object);
-        assert_eq!((progress.state, progress.is_ending, progress.message.as_str()), (state, is_ending, message));
+        assert_eq!(
+            (progress.state, progress.is_ending, progress.message.as_str()),
+            (state, is_ending, message)
+        );
     };
     check(job(json!([])), HookState::Running, false, "");
-    check(job(json!([{"type": "Suspended", "status": "True"}])), HookState::Running, false, "");
-    check(job(json!([{"type": "Complete", "status": "True"}])), HookState::Succeeded, false, "");
-    check(job(json!([{"type": "Complete", "status": "False"}])), HookState::Running, false, "");
+    check(
+        job(json!([{"type": "Suspended", "status": "True"}])),
+        HookState::Running,
+        false,
+        "",
+    );
+    check(
+        job(json!([{"type": "Complete", "status": "True"}])),
+        HookState::Succeeded,
+        false,
+        "",
+    );
+    check(
+        job(json!([{"type": "Complete", "status": "False"}])),
+        HookState::Running,
+        false,
+        "",
+    );
     let failing = json!({"type": "FailureTarget", "status": "True"});
     check(job(json!([failing])), HookState::Running, true, "");
     let failed = json!({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long",
         "lastTransitionTime": "2026-01-01T00:00:09Z"});
-    check(job(json!([failing, failed])), HookState::Failed, true, "DeadlineExceeded: too long");
+    check(
+        job(json!([failing, failed])),
+        HookState::Failed,
+        true,
+        "DeadlineExceeded: too long",
+    );
     assert!(judge(&Rules::default(), &job(json!([failed]))).ended.is_some());
     let pod = |phase: &str| json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": phase, "reason": "Evicted"}});
     check(pod("Pending"), HookState::Running, false, "");
     check(pod("Succeeded"), HookState::Succeeded, false, "");
     check(pod("Failed"), HookState::Failed, false, "Evicted");
-    check(json!({"apiVersion": "v1", "kind": "ConfigMap"}), HookState::Succeeded, false, "");
+    check(
+        json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+        HookState::Succeeded,
+        false,
+        "",
+    );
 }
 
 #[test]
@@ -228,12 +289,19 @@ fn a_hook_of_another_kind_has_ended_when_its_rule_says_so() {
     check(boat("Sunk"), HookState::Failed, "Sunk");
     // The state is unknown, so the hook is waited for.
     let unseen = "health rule of the service can't judge it: failed: there is no \"status\"";
-    check(json!({"apiVersion": "example.com/v1", "kind": "Boat"}), HookState::Running, unseen);
+    check(
+        json!({"apiVersion": "example.com/v1", "kind": "Boat"}),
+        HookState::Running,
+        unseen,
+    );
     // A Job and a Pod have their own rules for how they ended.
     let mut of_pods = rule("Pod");
     of_pods.group.clear();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Succeeded"}});
-    assert_eq!(judge(&Rules::compile(&[of_pods], Default::default()), &pod).state, HookState::Succeeded);
+    assert_eq!(
+        judge(&Rules::compile(&[of_pods], Default::default()), &pod).state,
+        HookState::Succeeded
+    );
 }
 
 proptest! {
@@ -276,7 +344,10 @@ fn another_bundle_value_patch_or_parameter_is_another_version_and_an_option_is_n
     let deployment = |changes: serde_json::Value| -> Deployment {
         let mut stated = json!({"bundle": Digest::of("b"), "bundleBytes": 1, "path": "app", "targetNamespace": "web", "prune": true,
             "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}}});
-        stated.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        stated
+            .as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
         serde_json::from_value(stated).unwrap()
     };
     let before = version_of(&deployment(json!({})));
@@ -293,7 +364,11 @@ fn another_bundle_value_patch_or_parameter_is_another_version_and_an_option_is_n
     }
     let parameters = |mac: &str| version_of(&deployment(json!({"parameters": Digest::of(mac)})));
     assert_ne!(parameters("p"), parameters("q"));
-    for same in [json!({"secrets": Digest::of("s")}), json!({"options": {"drift": "Report"}}), json!({"turn": 3})] {
+    for same in [
+        json!({"secrets": Digest::of("s")}),
+        json!({"options": {"drift": "Report"}}),
+        json!({"turn": 3}),
+    ] {
         assert_eq!(version_of(&deployment(same.clone())), before, "{same}");
     }
 }

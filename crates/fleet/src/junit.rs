@@ -133,7 +133,9 @@ pub struct Summary {
 impl Summary {
     /// For people: `2 of 7 test cases failed: adds up`.
     pub fn explain(&self) -> String {
-        let Self { cases, failed, first, .. } = self;
+        let Self {
+            cases, failed, first, ..
+        } = self;
         let noun = if *cases == 1 { "test case" } else { "test cases" };
         match first {
             Some(first) => format!("{failed} of {cases} {noun} failed: {first}"),
@@ -150,7 +152,9 @@ pub fn summarize(junit: &str) -> Summary {
     let mut rest = junit;
     while let Some(start) = rest.find('<') {
         rest = &rest[start..];
-        let hidden = [("<!--", "-->"), ("<![CDATA[", "]]>")].into_iter().find(|(open, _)| rest.starts_with(open));
+        let hidden = [("<!--", "-->"), ("<![CDATA[", "]]>")]
+            .into_iter()
+            .find(|(open, _)| rest.starts_with(open));
         if let Some((_, close)) = hidden {
             rest = rest.split_once(close).map_or("", |(_, after)| after);
             continue;
@@ -193,10 +197,21 @@ fn tag_end(text: &str) -> usize {
 
 fn attribute(tag: &str, name: &str) -> String {
     let after = tag.split_once(&format!(" {name}=")).map_or("", |(_, after)| after);
-    let value =
-        after.chars().next().and_then(|quote| after[quote.len_utf8()..].split(quote).next()).unwrap_or_default();
-    let entities = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
-    let value = entities.iter().fold(value.to_owned(), |value, (entity, c)| value.replace(entity, c));
+    let value = after
+        .chars()
+        .next()
+        .and_then(|quote| after[quote.len_utf8()..].split(quote).next())
+        .unwrap_or_default();
+    let entities = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&apos;", "'"),
+        ("&amp;", "&"),
+    ];
+    let value = entities
+        .iter()
+        .fold(value.to_owned(), |value, (entity, c)| value.replace(entity, c));
     value.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect()
 }
 
@@ -231,7 +246,11 @@ mod tests {
         check(&format!("<testsuite/>\n{file}"), "", Some(file));
         // Half a file is a log.
         check("<testsuites>\n<testsuite>\n", "<testsuites>\n<testsuite>\n", None);
-        check("<?xml version=\"1.0\"?>\n<html/>\n", "<?xml version=\"1.0\"?>\n<html/>\n", None);
+        check(
+            "<?xml version=\"1.0\"?>\n<html/>\n",
+            "<?xml version=\"1.0\"?>\n<html/>\n",
+            None,
+        );
     }
 
     #[test]
@@ -246,7 +265,10 @@ mod tests {
     #[test]
     fn cases_are_counted_once_each() {
         let check = |text: &str, expected: &str| assert_eq!(summarize(text).explain(), expected);
-        check("<testsuite><testcase name='a'/><testcase name=\"b\"></testcase></testsuite>", "2 test cases passed");
+        check(
+            "<testsuite><testcase name='a'/><testcase name=\"b\"></testcase></testsuite>",
+            "2 test cases passed",
+        );
         check(
             "<testsuites><testsuite failures='1'><testcase classname='c' name='a > b &amp; c'><failure message=\"<x>\"/><error/>\
              </testcase><testcase name='d'/></testsuite></testsuites>",

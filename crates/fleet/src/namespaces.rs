@@ -56,14 +56,20 @@ const COUNTED: [&str; 9] = [
 pub fn plan_set(name: &str, spec: &ManagedNamespaceSpec) -> (String, ServiceSetSpec) {
     let mut template = Map::new();
     template.insert("targetNamespace".to_owned(), spec.namespace(name).into());
-    template.insert("sourceRef".to_owned(), json!({"kind": SourceKind::ManagedNamespace, "name": name}));
+    template.insert(
+        "sourceRef".to_owned(),
+        json!({"kind": SourceKind::ManagedNamespace, "name": name}),
+    );
     template.insert("configuration".to_owned(), json!({OBJECTS: write_objects(name, spec)}));
     if !spec.pull_secrets.is_empty() {
         template.insert("secrets".to_owned(), json!(spec.pull_secrets));
     }
     let set = ServiceSetSpec {
         cluster_selector: spec.cluster_selector.clone(),
-        template: ServiceTemplate { metadata: TemplateMetadata::default(), spec: TemplateSpec(template) },
+        template: ServiceTemplate {
+            metadata: TemplateMetadata::default(),
+            spec: TemplateSpec(template),
+        },
         rollout: spec.rollout.clone(),
         deletion_policy: spec.deletion_policy,
         ..ServiceSetSpec::default()
@@ -77,7 +83,9 @@ pub fn maker_of(spec: &Value) -> Option<&str> {
         Some(template) => &template["spec"]["sourceRef"],
         None => &spec["sourceRef"],
     };
-    (source["kind"] == SourceKind::ManagedNamespace.as_str()).then(|| source["name"].as_str()).flatten()
+    (source["kind"] == SourceKind::ManagedNamespace.as_str())
+        .then(|| source["name"].as_str())
+        .flatten()
 }
 
 /// The objects as consecutive YAML documents in JSON, whose values can't be misread.
@@ -108,8 +116,15 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
         json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
     };
 
-    let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}), account];
-    all.extend(spec.resource_quota.as_ref().map(|quota| own("ResourceQuota", json!(quota))));
+    let mut all = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
+        account,
+    ];
+    all.extend(
+        spec.resource_quota
+            .as_ref()
+            .map(|quota| own("ResourceQuota", json!(quota))),
+    );
     all.extend(spec.limit_range.as_ref().map(|limits| own("LimitRange", json!(limits))));
     for object in &mut all[2..] {
         write_quantities(&mut object["spec"]);
@@ -133,11 +148,18 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
     let mut refuse = |field: String, why: String| problems.push(SpecProblem { field, why });
     for (field, texts) in [("labels", &spec.labels), ("annotations", &spec.annotations)] {
         for key in texts.keys().filter(|key| key.starts_with(OURS)) {
-            refuse(field.to_owned(), format!("{key:?} begins with {OURS}, which is for the agent; leave it out"));
+            refuse(
+                field.to_owned(),
+                format!("{key:?} begins with {OURS}, which is for the agent; leave it out"),
+            );
         }
     }
 
-    if let Some(other) = spec.labels.get(NAME_LABEL).filter(|value| *value != spec.namespace(name)) {
+    if let Some(other) = spec
+        .labels
+        .get(NAME_LABEL)
+        .filter(|value| *value != spec.namespace(name))
+    {
         refuse(
             "labels".to_owned(),
             format!("{NAME_LABEL} is {other:?}: Kubernetes sets it to the namespace's name; leave it out"),
@@ -145,7 +167,10 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
     }
     if let Some(quota) = &spec.resource_quota {
         if quota.hard.is_empty() {
-            refuse("resourceQuota.hard".to_owned(), "state a limit, such as pods, or leave out the quota".to_owned());
+            refuse(
+                "resourceQuota.hard".to_owned(),
+                "state a limit, such as pods, or leave out the quota".to_owned(),
+            );
         }
         for (resource, amount) in &quota.hard {
             let field = format!("resourceQuota.hard[{resource}]");
@@ -164,7 +189,10 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             ("maxLimitRequestRatio", &item.max_limit_request_ratio),
         ];
         if maps.iter().all(|(_, map)| map.is_empty()) {
-            refuse(format!("limitRange.limits[{n}]"), "it limits nothing; leave it out".to_owned());
+            refuse(
+                format!("limitRange.limits[{n}]"),
+                "it limits nothing; leave it out".to_owned(),
+            );
         }
         for (name, map) in maps {
             for (resource, amount) in map {
@@ -228,10 +256,18 @@ fn parse_quantity(amount: &IntOrString) -> Result<(), String> {
     let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let number = &text[..text.len() - digits.len()];
     let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let exponent = digits.strip_prefix(['e', 'E']).map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
+    let exponent = digits
+        .strip_prefix(['e', 'E'])
+        .map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
     let is_exponent = exponent.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
-    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    if is_number && (SUFFIXES.contains(&digits) || is_exponent) { Ok(()) } else { Err(wrong()) }
+    const SUFFIXES: [&str; 16] = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    if is_number && (SUFFIXES.contains(&digits) || is_exponent) {
+        Ok(())
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ fn spec(spec: Value) -> ManagedNamespaceSpec {
 
 fn rendered(set: &ServiceSetSpec) -> Vec<Value> {
     let text = set.template.spec.0["configuration"]["objects"].as_str().unwrap();
-    text.split("---\n").skip(1).map(|object| serde_json::from_str(object).unwrap()).collect()
+    text.split("---\n")
+        .skip(1)
+        .map(|object| serde_json::from_str(object).unwrap())
+        .collect()
 }
 
 #[test]
@@ -29,8 +32,14 @@ fn a_namespace_is_a_set_of_what_belongs_to_it() {
         (&template["targetNamespace"], &template["secrets"]),
         (&json!("team-a"), &json!([{"name": "registry"}]))
     );
-    assert_eq!(template["sourceRef"], json!({"kind": "ManagedNamespace", "name": "team-a"}));
-    assert_eq!((set.rollout.soak.as_str(), json!(set.deletion_policy)), ("5s", json!("Delete")));
+    assert_eq!(
+        template["sourceRef"],
+        json!({"kind": "ManagedNamespace", "name": "team-a"})
+    );
+    assert_eq!(
+        (set.rollout.soak.as_str(), json!(set.deletion_policy)),
+        ("5s", json!("Delete"))
+    );
     let metadata = json!({"name": "farwater", "namespace": "team-a"});
     assert_eq!(
         rendered(&set),
@@ -73,17 +82,41 @@ fn what_no_cluster_would_take_is_named_with_its_field() {
         quota(json!({"pods": 5, "cpu": "1.5", "limits.memory": "2Gi", "count/deployments.apps": "3", "memory": "1e3"})),
         &[],
     );
-    check(quota(json!({"request.cpu": "1"})), &[("resourceQuota.hard[request.cpu]", "nothing that a quota is of")]);
-    check(quota(json!({"cpu": "2 Gi"})), &[("resourceQuota.hard[cpu]", "no quantity")]);
-    check(quota(json!({"cpu": "."})), &[("resourceQuota.hard[cpu]", "no quantity")]);
-    check(quota(json!({"pods": "500m"})), &[("resourceQuota.hard[pods]", "no whole number")]);
+    check(
+        quota(json!({"request.cpu": "1"})),
+        &[("resourceQuota.hard[request.cpu]", "nothing that a quota is of")],
+    );
+    check(
+        quota(json!({"cpu": "2 Gi"})),
+        &[("resourceQuota.hard[cpu]", "no quantity")],
+    );
+    check(
+        quota(json!({"cpu": "."})),
+        &[("resourceQuota.hard[cpu]", "no quantity")],
+    );
+    check(
+        quota(json!({"pods": "500m"})),
+        &[("resourceQuota.hard[pods]", "no whole number")],
+    );
     check(quota(json!({"pods": -1})), &[("resourceQuota.hard[pods]", "below 0")]);
     check(quota(json!({})), &[("resourceQuota.hard", "state a limit")]);
     check(
         json!({"limitRange": {"limits": [{"type": "Pod"}, {"type": "Container", "max": {"cpu": "much"}}]}}),
-        &[("limitRange.limits[0]", "limits nothing"), ("limitRange.limits[1].max[cpu]", "no quantity")],
+        &[
+            ("limitRange.limits[0]", "limits nothing"),
+            ("limitRange.limits[1].max[cpu]", "no quantity"),
+        ],
     );
-    check(json!({"annotations": {"farwater.dev/prune": "confirm"}}), &[("annotations", "for the agent")]);
-    check(json!({"labels": {"kubernetes.io/metadata.name": "other"}}), &[("labels", "Kubernetes sets it")]);
-    check(json!({"annotations": {"long": "\"".repeat(20_000)}}), &[("annotations", "shorten the annotations")]);
+    check(
+        json!({"annotations": {"farwater.dev/prune": "confirm"}}),
+        &[("annotations", "for the agent")],
+    );
+    check(
+        json!({"labels": {"kubernetes.io/metadata.name": "other"}}),
+        &[("labels", "Kubernetes sets it")],
+    );
+    check(
+        json!({"annotations": {"long": "\"".repeat(20_000)}}),
+        &[("annotations", "shorten the annotations")],
+    );
 }

@@ -37,7 +37,12 @@ impl fmt::Display for Swap {
                 write!(f, "the source is another one: {} and not {}", short(now), short(before))
             }
             Self::Folder { before, now } => {
-                write!(f, "the objects come from folder {:?} and came from {:?}", shown(now), shown(before))
+                write!(
+                    f,
+                    "the objects come from folder {:?} and came from {:?}",
+                    shown(now),
+                    shown(before)
+                )
             }
         }
     }
@@ -49,7 +54,11 @@ fn is_commit(root: &str) -> bool {
 }
 
 fn short(root: &str) -> &str {
-    if is_commit(root) { root.get(..12).unwrap_or(root) } else { root }
+    if is_commit(root) {
+        root.get(..12).unwrap_or(root)
+    } else {
+        root
+    }
 }
 
 fn shown(path: &str) -> &str {
@@ -62,9 +71,15 @@ impl Origin {
         if let (Some(before), Some(now)) = (&self.root, &now.root)
             && before != now
         {
-            return Some(Swap::Repository { before: before.clone(), now: now.clone() });
+            return Some(Swap::Repository {
+                before: before.clone(),
+                now: now.clone(),
+            });
         }
-        (self.path != now.path).then(|| Swap::Folder { before: self.path.clone(), now: now.path.clone() })
+        (self.path != now.path).then(|| Swap::Folder {
+            before: self.path.clone(),
+            now: now.path.clone(),
+        })
     }
 
     /// This origin, with its unknown parts taken from an earlier one.
@@ -79,7 +94,10 @@ mod tests {
     use super::*;
 
     fn origin(root: &str, path: &str) -> Origin {
-        Origin { root: (!root.is_empty()).then(|| root.to_owned()), path: path.to_owned() }
+        Origin {
+            root: (!root.is_empty()).then(|| root.to_owned()),
+            path: path.to_owned(),
+        }
     }
 
     #[test]
@@ -90,11 +108,30 @@ mod tests {
             assert!(swap.unwrap_or_default().contains(expected.unwrap_or_default()));
         };
         check(&origin("a", "app"), &origin("a", "app"), None);
-        check(&origin("a", "app"), &origin("b", "app"), Some("begins with b and began with a"));
-        check(&origin("a", "app"), &origin("a", ""), Some("folder \".\" and came from \"app\""));
-        let (chart, other) = (origin("https://h/charts#web", "app"), origin("https://h/charts#db", "app"));
-        check(&chart, &other, Some("another one: https://h/charts#db and not https://h/charts#web"));
-        check(&origin("a", "app"), &chart, Some("another one: https://h/charts#web and not a"));
+        check(
+            &origin("a", "app"),
+            &origin("b", "app"),
+            Some("begins with b and began with a"),
+        );
+        check(
+            &origin("a", "app"),
+            &origin("a", ""),
+            Some("folder \".\" and came from \"app\""),
+        );
+        let (chart, other) = (
+            origin("https://h/charts#web", "app"),
+            origin("https://h/charts#db", "app"),
+        );
+        check(
+            &chart,
+            &other,
+            Some("another one: https://h/charts#db and not https://h/charts#web"),
+        );
+        check(
+            &origin("a", "app"),
+            &chart,
+            Some("another one: https://h/charts#web and not a"),
+        );
         check(&origin("", "app"), &origin("b", "app"), None);
         check(&origin("a", "app"), &origin("", "app"), None);
         assert_eq!(origin("", "app").or(Some(&origin("a", "x"))), origin("a", "app"));

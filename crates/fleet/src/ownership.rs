@@ -28,7 +28,10 @@ impl ObjectKey {
                 text.push(BETWEEN);
             }
             // The API server refuses such a name. Here it only must not equal another object's key.
-            text.extend(part.chars().map(|c| if c == BETWEEN { char::REPLACEMENT_CHARACTER } else { c }));
+            text.extend(
+                part.chars()
+                    .map(|c| if c == BETWEEN { char::REPLACEMENT_CHARACTER } else { c }),
+            );
         }
         Self(text.into())
     }
@@ -55,7 +58,12 @@ impl ObjectKey {
     }
 
     pub fn id(&self) -> ObjectId<'_> {
-        ObjectId { group: self.group(), kind: self.kind(), namespace: self.namespace(), name: self.name() }
+        ObjectId {
+            group: self.group(),
+            kind: self.kind(),
+            namespace: self.namespace(),
+            name: self.name(),
+        }
     }
 }
 
@@ -74,7 +82,12 @@ impl From<&ObjectRef> for ObjectKey {
 /// `Kind.group namespace/name`, without an empty group or namespace.
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ObjectId { group, kind, namespace, name } = self.id();
+        let ObjectId {
+            group,
+            kind,
+            namespace,
+            name,
+        } = self.id();
         f.write_str(kind)?;
         if !group.is_empty() {
             write!(f, ".{group}")?;
@@ -133,7 +146,10 @@ mod tests {
         keys.dedup();
         assert_eq!(keys.len(), parts.len().pow(4));
         assert_eq!(ObjectKey::new("", "Secret", "a", "b\0c").name(), "b\u{fffd}c");
-        assert_ne!(ObjectKey::new("", "Secret", "a\0b", "c"), ObjectKey::new("", "Secret", "a", "b\0c"));
+        assert_ne!(
+            ObjectKey::new("", "Secret", "a\0b", "c"),
+            ObjectKey::new("", "Secret", "a", "b\0c")
+        );
     }
 
     fn key(namespace: &str, name: &str) -> ObjectKey {

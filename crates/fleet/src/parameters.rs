@@ -54,7 +54,9 @@ pub struct SecretName {
 impl fmt::Display for SecretName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret {}", self.name)?;
-        self.backend.as_ref().map_or(Ok(()), |backend| write!(f, " of backend {backend}"))
+        self.backend
+            .as_ref()
+            .map_or(Ok(()), |backend| write!(f, " of backend {backend}"))
     }
 }
 
@@ -64,7 +66,10 @@ pub struct Texts(pub BTreeMap<String, Option<String>>);
 
 impl Texts {
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(|(key, text)| key.len() + text.as_ref().map_or(0, String::len)).sum()
+        self.0
+            .iter()
+            .map(|(key, text)| key.len() + text.as_ref().map_or(0, String::len))
+            .sum()
     }
 }
 
@@ -137,13 +142,18 @@ const OF_BACKEND: &str = "secretbackend:";
 impl SecretName {
     /// The kind under which the index stores its keys.
     pub fn index_kind(&self) -> String {
-        self.backend.as_ref().map_or_else(|| SECRETS.to_owned(), |backend| format!("{OF_BACKEND}{backend}"))
+        self.backend
+            .as_ref()
+            .map_or_else(|| SECRETS.to_owned(), |backend| format!("{OF_BACKEND}{backend}"))
     }
 
     /// The secret of another backend, from its kind in the index. None: it is of the hub.
     pub fn of_index(kind: &str, name: &str) -> Option<Self> {
         let backend = kind.strip_prefix(OF_BACKEND)?;
-        Some(Self { backend: Some(backend.to_owned()), name: name.to_owned() })
+        Some(Self {
+            backend: Some(backend.to_owned()),
+            name: name.to_owned(),
+        })
     }
 }
 
@@ -183,7 +193,12 @@ pub const WAITS: &str = "waits for ";
 /// Several problems in one line: the first ones, and the number of the others.
 pub fn describe(problems: &[Problem]) -> String {
     const SHOWN: usize = 3;
-    let mut text = problems.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut text = problems
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
     if problems.len() > SHOWN {
         text += &format!("; and {} more", problems.len() - SHOWN);
     }
@@ -207,13 +222,23 @@ impl Resolution {
     /// The result if not all objects were read because together they are too large. A change of any of them may correct
     /// it.
     pub fn into_too_much(self) -> Self {
-        Self { problems: vec![Problem::TooMuch], handed: as_wholes(self.handed), ..Self::default() }
+        Self {
+            problems: vec![Problem::TooMuch],
+            handed: as_wholes(self.handed),
+            ..Self::default()
+        }
     }
 }
 
 /// The objects, each with any of its keys.
 fn as_wholes(handed: BTreeSet<Handed>) -> BTreeSet<Handed> {
-    handed.into_iter().map(|handed| Handed { key: String::new(), ..handed }).collect()
+    handed
+        .into_iter()
+        .map(|handed| Handed {
+            key: String::new(),
+            ..handed
+        })
+        .collect()
 }
 
 /// Whether a service has parameters at all. Without any, its agent supplies the names of the cluster and the service by
@@ -249,8 +274,12 @@ pub fn wanted_through(
 ) -> BTreeSet<SecretName> {
     let mut wanted = BTreeSet::new();
     for (_, statement) in read_statements(&spec.parameters) {
-        let Ok(Statement::Context(name, keys)) = statement else { continue };
-        let Some(context) = contexts.get(name).and_then(Option::as_deref) else { continue };
+        let Ok(Statement::Context(name, keys)) = statement else {
+            continue;
+        };
+        let Some(context) = contexts.get(name).and_then(Option::as_deref) else {
+            continue;
+        };
         wanted.extend(secrets_of_context(context, keys).map(|(_, name, _)| name));
     }
     wanted
@@ -265,10 +294,15 @@ fn secrets_of_context<'a>(
     let references = &context.secret_refs;
     let has_it = move |key: &&str| {
         context.configuration.contains_key(*key)
-            || references.iter().any(|reference| reference.keys.iter().any(|picked| picked == key))
+            || references
+                .iter()
+                .any(|reference| reference.keys.iter().any(|picked| picked == key))
     };
     references.iter().enumerate().filter_map(move |(n, reference)| {
-        let name = SecretName { backend: reference.backend.clone(), name: reference.name.clone() };
+        let name = SecretName {
+            backend: reference.backend.clone(),
+            name: reference.name.clone(),
+        };
         let picked: Vec<&str> = reference.keys.iter().map(String::as_str).collect();
         let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
         match (picked.is_empty(), wanted.is_empty()) {
@@ -287,7 +321,12 @@ fn secrets_of_context<'a>(
 
 /// The document, the origins of its values, and the dependencies of the service. The same inputs give the same result.
 pub fn resolve(inputs: Inputs<'_>) -> Resolution {
-    let mut work = Work { inputs, settled: Settled::default(), handed: BTreeSet::new(), from_cluster: BTreeSet::new() };
+    let mut work = Work {
+        inputs,
+        settled: Settled::default(),
+        handed: BTreeSet::new(),
+        from_cluster: BTreeSet::new(),
+    };
     let mut configuration = Names::default();
     for (name, text) in &inputs.spec.configuration {
         let origin = work.origin("ServiceDeployment", inputs.name, "spec.configuration");
@@ -323,12 +362,21 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn origin(&self, kind: &str, name: &str, key: &str) -> Origin {
-        Origin { kind: kind.to_owned(), name: name.to_owned(), key: key.to_owned(), ..Origin::default() }
+        Origin {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            key: key.to_owned(),
+            ..Origin::default()
+        }
     }
 
     /// Records a dependency of the service. Without keys: on all keys of the object.
     fn hand<'k>(&mut self, kind: &str, name: &str, keys: impl IntoIterator<Item = &'k str>) {
-        let namespace = if kind == CLUSTERS { self.inputs.cluster.namespace } else { self.inputs.namespace };
+        let namespace = if kind == CLUSTERS {
+            self.inputs.cluster.namespace
+        } else {
+            self.inputs.namespace
+        };
         let handed = |key: &str| Handed {
             kind: kind.to_owned(),
             namespace: namespace.to_owned(),
@@ -343,24 +391,50 @@ impl<'a> Work<'a> {
     }
 
     fn missing(&mut self, what: String) {
-        self.settled.problems.push(Problem::Missing { what, namespace: self.inputs.namespace.to_owned() });
+        self.settled.problems.push(Problem::Missing {
+            what,
+            namespace: self.inputs.namespace.to_owned(),
+        });
     }
 
     fn take_config_map(&mut self, name: &str, keys: &[String], prefix: &str, index: usize, names: &mut Names) {
         self.hand(CONFIG_MAPS, name, keys.iter().map(String::as_str));
         let what = format!("ConfigMap {name}");
-        let Some(Some(texts)) = self.inputs.objects.config_maps.get(name) else { return self.missing(what) };
+        let Some(Some(texts)) = self.inputs.objects.config_maps.get(name) else {
+            return self.missing(what);
+        };
         let origin = self.origin("ConfigMap", name, "");
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        names.take(texts, Taken { what, keys: &keys, prefix, origin, secret: false, index }, &mut self.settled);
+        names.take(
+            texts,
+            Taken {
+                what,
+                keys: &keys,
+                prefix,
+                origin,
+                secret: false,
+                index,
+            },
+            &mut self.settled,
+        );
     }
 
     fn take_secret(&mut self, name: &SecretName, keys: &[String], prefix: &str, index: usize, names: &mut Names) {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let origin = Origin { backend: name.backend.clone(), ..self.origin("Secret", &name.name, "") };
+        let origin = Origin {
+            backend: name.backend.clone(),
+            ..self.origin("Secret", &name.name, "")
+        };
         self.take_texts_of(
             name,
-            Taken { what: name.to_string(), keys: &keys, prefix, origin, secret: true, index },
+            Taken {
+                what: name.to_string(),
+                keys: &keys,
+                prefix,
+                origin,
+                secret: true,
+                index,
+            },
             names,
         );
     }
@@ -370,7 +444,11 @@ impl<'a> Work<'a> {
         for key in keys {
             let name = format!("{prefix}{key}");
             names.state(&name, Value::Null, self.origin(CLUSTER_SECRET, secret, key), true);
-            self.from_cluster.insert(FromCluster { secret: secret.to_owned(), key: key.clone(), name });
+            self.from_cluster.insert(FromCluster {
+                secret: secret.to_owned(),
+                key: key.clone(),
+                name,
+            });
         }
     }
 
@@ -380,7 +458,10 @@ impl<'a> Work<'a> {
             Some(Ok(Some(texts))) => names.take(texts, taken, &mut self.settled),
             Some(Err(Unknown::Unread)) => self.settled.problems.push(Problem::Waits { what: taken.what }),
             Some(Err(Unknown::Failed(why))) => {
-                self.settled.problems.push(Problem::Unread { what: taken.what, why: why.clone() });
+                self.settled.problems.push(Problem::Unread {
+                    what: taken.what,
+                    why: why.clone(),
+                });
             }
             Some(Ok(None)) | None => self.missing(taken.what),
         }
@@ -389,21 +470,39 @@ impl<'a> Work<'a> {
     fn take_context(&mut self, name: &str, keys: &[String], names: &mut Names) {
         self.hand(CONTEXTS, name, keys.iter().map(String::as_str));
         let what = format!("ServiceContext {name}");
-        let Some(Some(context)) = self.inputs.objects.contexts.get(name) else { return self.missing(what) };
+        let Some(Some(context)) = self.inputs.objects.contexts.get(name) else {
+            return self.missing(what);
+        };
 
         let is_wanted = |key: &String| keys.is_empty() || keys.contains(key);
         // Names from Secrets are collected separately: whether a picked key exists is known only after all of them were
         // read.
         let mut found = Names::default();
         for (key, value) in context.configuration.iter().filter(|(key, _)| is_wanted(key)) {
-            found.state(key, value.clone(), self.origin("ServiceContext", name, key), context.sensitive);
+            found.state(
+                key,
+                value.clone(),
+                self.origin("ServiceContext", name, key),
+                context.sensitive,
+            );
         }
         for (n, secret, read) in secrets_of_context(context, keys) {
             let is_whole = context.secret_refs[n].keys.is_empty();
             let backend = secret.backend.clone();
-            let origin = Origin { backend, through: Some(name.to_owned()), ..self.origin("Secret", &secret.name, "") };
+            let origin = Origin {
+                backend,
+                through: Some(name.to_owned()),
+                ..self.origin("Secret", &secret.name, "")
+            };
             let what = format!("{secret} of ServiceContext {name}");
-            let taken = Taken { what, keys: &read, prefix: "", origin, secret: true, index: n };
+            let taken = Taken {
+                what,
+                keys: &read,
+                prefix: "",
+                origin,
+                secret: true,
+                index: n,
+            };
             if is_whole && !read.is_empty() {
                 self.take_if_there(&secret, taken, &mut found);
             } else {
@@ -412,9 +511,16 @@ impl<'a> Work<'a> {
         }
 
         let absent: Vec<&String> = keys.iter().filter(|key| !found.has(key)).collect();
-        let is_complete = !self.settled.problems.iter().any(|problem| problem.is_about_context(name));
+        let is_complete = !self
+            .settled
+            .problems
+            .iter()
+            .any(|problem| problem.is_about_context(name));
         if is_complete {
-            let problems = absent.into_iter().map(|key| Problem::KeyMissing { what: what.clone(), key: key.clone() });
+            let problems = absent.into_iter().map(|key| Problem::KeyMissing {
+                what: what.clone(),
+                key: key.clone(),
+            });
             self.settled.problems.extend(problems);
         }
         names.merge(found);
@@ -424,7 +530,9 @@ impl<'a> Work<'a> {
     /// them.
     fn take_if_there(&mut self, name: &SecretName, taken: Taken<'_>, names: &mut Names) {
         let objects = self.inputs.objects;
-        let Some(Ok(Some(texts))) = objects.secrets.get(name) else { return self.take_texts_of(name, taken, names) };
+        let Some(Ok(Some(texts))) = objects.secrets.get(name) else {
+            return self.take_texts_of(name, taken, names);
+        };
         self.hand(&name.index_kind(), &name.name, taken.keys.iter().copied());
         let there = taken.keys.iter().copied().filter(|key| texts.0.contains_key(*key));
         let there = Texts(there.map(|key| (key.to_owned(), texts.0[key].clone())).collect());
@@ -443,22 +551,39 @@ impl<'a> Work<'a> {
             let pointer = pointer(&["configuration", name]);
             self.settled.secret.retain(|secret| *secret != pointer);
         }
-        let names = contexts
-            .into_iter()
-            .map(|(name, names)| (name.to_owned(), Value::Object(self.settled.settle(&["contexts", name], names))));
+        let names = contexts.into_iter().map(|(name, names)| {
+            (
+                name.to_owned(),
+                Value::Object(self.settled.settle(&["contexts", name], names)),
+            )
+        });
         let contexts: Map<String, Value> = names.collect();
         let cluster = self.finish_cluster(cluster);
         let service = self.finish_service();
-        let document =
-            [("configuration", configuration), ("cluster", cluster), ("contexts", contexts), ("service", service)];
-        let values: Map<String, Value> =
-            document.into_iter().map(|(name, map)| (name.to_owned(), Value::Object(map))).collect();
+        let document = [
+            ("configuration", configuration),
+            ("cluster", cluster),
+            ("contexts", contexts),
+            ("service", service),
+        ];
+        let values: Map<String, Value> = document
+            .into_iter()
+            .map(|(name, map)| (name.to_owned(), Value::Object(map)))
+            .collect();
 
-        let Settled { mut values_of, mut secret, mut problems } = self.settled;
+        let Settled {
+            mut values_of,
+            mut secret,
+            mut problems,
+        } = self.settled;
         secret.sort();
         values_of.sort_by(|a, b| a.name.cmp(&b.name));
         let from_cluster = self.from_cluster.into_iter().collect();
-        let parameters = Parameters { values, secret, from_cluster };
+        let parameters = Parameters {
+            values,
+            secret,
+            from_cluster,
+        };
         let bytes = serde_json::to_vec(&parameters).map_or(usize::MAX, |json| json.len());
         if bytes > MAX_PARAMETERS_BYTES {
             problems.push(Problem::TooLarge { bytes });
@@ -467,8 +592,18 @@ impl<'a> Work<'a> {
         problems.sort();
         problems.dedup();
         // Contexts may pick many keys for their services.
-        let handed = if self.handed.len() > MAX_HANDED { as_wholes(self.handed) } else { self.handed };
-        Resolution { parameters, bytes, values: values_of, problems, handed }
+        let handed = if self.handed.len() > MAX_HANDED {
+            as_wholes(self.handed)
+        } else {
+            self.handed
+        };
+        Resolution {
+            parameters,
+            bytes,
+            values: values_of,
+            problems,
+            handed,
+        }
     }
 
     fn finish_service(&mut self) -> Map<String, Value> {

@@ -24,18 +24,30 @@ fn world(objects: Value) -> World {
 
 fn texts(object: &Value) -> Texts {
     let data = object["data"].as_object().into_iter().flatten();
-    Texts(data.map(|(key, text)| (key.clone(), text.as_str().map(str::to_owned))).collect())
+    Texts(
+        data.map(|(key, text)| (key.clone(), text.as_str().map(str::to_owned)))
+            .collect(),
+    )
 }
 
 fn objects(spec: &ServiceDeploymentSpec, world: &World) -> Objects {
     let find = |kind, name: &str| world.get(&(kind, name.to_owned()));
-    let Wanted { contexts, config_maps, mut secrets } = wanted(spec);
+    let Wanted {
+        contexts,
+        config_maps,
+        mut secrets,
+    } = wanted(spec);
     let read = |name: &String| {
         find(CONTEXTS, name).map(|object| Arc::new(serde_json::from_value(object["spec"].clone()).unwrap()))
     };
     let contexts = contexts.into_iter().map(|name| (name.clone(), read(&name))).collect();
     secrets.extend(wanted_through(spec, &contexts));
-    let map = |name: String| (name.clone(), find(CONFIG_MAPS, &name).map(|object| Arc::new(texts(object))));
+    let map = |name: String| {
+        (
+            name.clone(),
+            find(CONFIG_MAPS, &name).map(|object| Arc::new(texts(object))),
+        )
+    };
     let secret = |name: SecretName| {
         let found = match &name.backend {
             Some(_) => Err(Unknown::Failed("it does not answer".to_owned())),
@@ -63,7 +75,10 @@ fn spec(parts: Value) -> ServiceDeploymentSpec {
 fn resolve_in(spec: &ServiceDeploymentSpec, world: &World) -> Resolution {
     let cluster = world.get(&(CLUSTERS, "east".to_owned())).cloned().unwrap_or_default();
     let strings = |map: &Value| -> BTreeMap<String, String> { serde_json::from_value(map.clone()).unwrap_or_default() };
-    let (labels, annotations) = (strings(&cluster["metadata"]["labels"]), strings(&cluster["metadata"]["annotations"]));
+    let (labels, annotations) = (
+        strings(&cluster["metadata"]["labels"]),
+        strings(&cluster["metadata"]["annotations"]),
+    );
     let metadata = cluster["spec"]["metadata"].as_object().cloned().unwrap_or_default();
     resolve(Inputs {
         uid: "uid-1",
@@ -85,15 +100,32 @@ fn resolve_in(spec: &ServiceDeploymentSpec, world: &World) -> Resolution {
 
 /// Lines such as `configuration.host = 1 < ConfigMap sizes, host; instead of …`, followed by the problems.
 fn tell(resolution: &Resolution) -> Vec<String> {
-    let always = ["cluster.id", "cluster.name", "cluster.handle", "cluster.namespace", "service."];
-    let values = resolution.values.iter().filter(|value| !always.iter().any(|name| value.name.starts_with(name)));
+    let always = [
+        "cluster.id",
+        "cluster.name",
+        "cluster.handle",
+        "cluster.namespace",
+        "service.",
+    ];
+    let values = resolution
+        .values
+        .iter()
+        .filter(|value| !always.iter().any(|name| value.name.starts_with(name)));
     let told = values.map(|value| {
-        let shown = value.value.as_ref().map_or_else(|| "secret".to_owned(), ToString::to_string);
+        let shown = value
+            .value
+            .as_ref()
+            .map_or_else(|| "secret".to_owned(), ToString::to_string);
         let others: Vec<_> = value.instead_of.iter().map(ToString::to_string).collect();
-        let others = if others.is_empty() { String::new() } else { format!("; instead of {}", others.join(" and ")) };
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!("; instead of {}", others.join(" and "))
+        };
         format!("{} = {shown} < {}{others}", value.name, value.origin)
     });
-    told.chain(resolution.problems.iter().map(|problem| format!("! {problem}"))).collect()
+    told.chain(resolution.problems.iter().map(|problem| format!("! {problem}")))
+        .collect()
 }
 
 #[track_caller]
@@ -150,7 +182,10 @@ fn a_document_has_the_names_that_templates_know() {
             "service": {"id": "uid-1", "name": "web", "namespace": "web"},
         })
     );
-    assert_eq!(resolution.parameters.secret, ["/configuration/db_password", "/contexts/network/token"]);
+    assert_eq!(
+        resolution.parameters.secret,
+        ["/configuration/db_password", "/contexts/network/token"]
+    );
     assert_eq!(
         tell(&resolution),
         [
@@ -291,8 +326,13 @@ fn what_the_cluster_has_is_named_and_left_to_the_agent() {
     let mut parameters = resolution.parameters;
     assert_eq!(parameters.values["configuration"], json!({"host": "web", "cpu": "1"}));
     assert_eq!(parameters.secret, [""; 0]);
-    let [from] = &parameters.from_cluster[..] else { panic!("{:?}", parameters.from_cluster) };
-    assert_eq!((&*from.secret, &*from.key, &*from.name), ("db", "password", "db/password"));
+    let [from] = &parameters.from_cluster[..] else {
+        panic!("{:?}", parameters.from_cluster)
+    };
+    assert_eq!(
+        (&*from.secret, &*from.key, &*from.name),
+        ("db", "password", "db/password")
+    );
     let name = from.name.clone();
     parameters.fill(&name, "hunter2".to_owned());
     assert_eq!(parameters.values["configuration"]["db/password"], "hunter2");
@@ -319,7 +359,10 @@ fn what_is_not_handed_over_may_be_broken() {
     check(
         json!({"parameters": [{"from": {"context": "c"}, "keys": ["a"]}, {"from": {"secret": "s"}, "keys": ["a"]}]}),
         objects,
-        &["configuration.a = secret < Secret s, a", "contexts.c.a = 1 < ServiceContext c, a"],
+        &[
+            "configuration.a = secret < Secret s, a",
+            "contexts.c.a = 1 < ServiceContext c, a",
+        ],
     );
 }
 
@@ -334,21 +377,38 @@ fn a_document_has_a_largest_size() {
     assert_eq!(resolve_in(&spec, &world(objects.clone())).problems, []);
     objects["configMaps"]["three"] = map("c");
     let problems = resolve_in(&spec, &world(objects)).problems;
-    assert!(matches!(problems[..], [Problem::TooLarge { bytes }] if bytes > 300 << 10), "{problems:?}");
+    assert!(
+        matches!(problems[..], [Problem::TooLarge { bytes }] if bytes > 300 << 10),
+        "{problems:?}"
+    );
 }
 
 #[test]
 fn whose_contexts_pick_very_many_keys_is_handed_the_objects_as_wholes() {
-    let data =
-        |n: usize| -> Value { (0..256).map(|k| (format!("k{n}-{k}"), json!("x"))).collect::<Map<_, _>>().into() };
+    let data = |n: usize| -> Value {
+        (0..256)
+            .map(|k| (format!("k{n}-{k}"), json!("x")))
+            .collect::<Map<_, _>>()
+            .into()
+    };
     let check = |count: usize, expected: usize| {
         let keys = |n: usize| data(n).as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        let refs: Vec<Value> = (0..count).map(|n| json!({"name": format!("s{n}"), "keys": keys(n)})).collect();
-        let secrets: Map<_, _> = (0..count).map(|n| (format!("s{n}"), json!({"data": data(n)}))).collect();
+        let refs: Vec<Value> = (0..count)
+            .map(|n| json!({"name": format!("s{n}"), "keys": keys(n)}))
+            .collect();
+        let secrets: Map<_, _> = (0..count)
+            .map(|n| (format!("s{n}"), json!({"data": data(n)})))
+            .collect();
         let world = world(json!({"contexts": {"many": {"spec": {"secretRefs": refs}}}, "secrets": secrets}));
         let resolution = resolve_in(&spec(json!({"parameters": [{"from": {"context": "many"}}]})), &world);
         assert_eq!((resolution.problems, resolution.handed.len()), (vec![], expected));
-        assert_eq!(resolution.parameters.values["contexts"]["many"].as_object().unwrap().len(), count * 256);
+        assert_eq!(
+            resolution.parameters.values["contexts"]["many"]
+                .as_object()
+                .unwrap()
+                .len(),
+            count * 256
+        );
     };
     check(7, 1 + 7 * 256);
     check(8, 1 + 8);
@@ -387,12 +447,21 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
         ]
     );
     let context = |spec: Value| check_context(&serde_json::from_value(spec).unwrap());
-    assert_eq!(context(json!({"configuration": {"a": 1}, "secretRefs": [{"name": "s", "keys": ["b"]}]})), []);
+    assert_eq!(
+        context(json!({"configuration": {"a": 1}, "secretRefs": [{"name": "s", "keys": ["b"]}]})),
+        []
+    );
     let twice = context(json!({"configuration": {"a": "hunter2"}, "secretRefs": [{"name": "s", "keys": ["a"]}]}));
     let why = "a is stated twice, by spec.configuration and by spec.secretRefs[0]";
     assert_eq!(twice, [("secretRefs[0]".to_owned(), why.to_owned())]);
     let control = context(json!({"secretRefs": [{"name": "s"}, {"name": "s\u{7}"}]}));
-    assert_eq!(control, [("secretRefs[1]".to_owned(), "a name or a key has a control character in it".to_owned())]);
+    assert_eq!(
+        control,
+        [(
+            "secretRefs[1]".to_owned(),
+            "a name or a key has a control character in it".to_owned()
+        )]
+    );
 }
 
 /// Few names and keys, so that statements collide.
@@ -407,7 +476,10 @@ fn any_keys() -> impl Strategy<Value = Vec<String>> {
 fn any_map() -> impl Strategy<Value = Value> {
     prop::collection::btree_map(any_name(), prop::option::weighted(0.9, 0u8..3), 0..4).prop_map(|map| {
         let text = |number: u8| Value::from(format!("v{number}"));
-        map.into_iter().map(|(key, number)| (key, number.map_or(Value::Null, text))).collect::<Map<_, _>>().into()
+        map.into_iter()
+            .map(|(key, number)| (key, number.map_or(Value::Null, text)))
+            .collect::<Map<_, _>>()
+            .into()
     })
 }
 
@@ -419,8 +491,10 @@ fn any_texts() -> impl Strategy<Value = Value> {
 fn any_context() -> impl Strategy<Value = Value> {
     let references = prop::collection::vec((any_name(), any_keys()), 0..3);
     (any_texts(), references, prop::bool::weighted(0.2)).prop_map(|(configuration, references, sensitive)| {
-        let references: Vec<Value> =
-            references.into_iter().map(|(name, keys)| json!({"name": name, "keys": keys})).collect();
+        let references: Vec<Value> = references
+            .into_iter()
+            .map(|(name, keys)| json!({"name": name, "keys": keys}))
+            .collect();
         json!({"spec": {"configuration": configuration, "secretRefs": references, "sensitive": sensitive}})
     })
 }
@@ -454,7 +528,10 @@ fn any_place() -> impl Strategy<Value = (&'static str, String)> {
 
 fn any_world() -> impl Strategy<Value = World> {
     prop::collection::btree_set(any_place(), 3..10).prop_flat_map(|places| {
-        let objects: Vec<_> = places.into_iter().map(|place| (Just(place.clone()), any_object(place.0))).collect();
+        let objects: Vec<_> = places
+            .into_iter()
+            .map(|place| (Just(place.clone()), any_object(place.0)))
+            .collect();
         objects.prop_map(|objects| objects.into_iter().collect::<World>())
     })
 }
@@ -484,7 +561,10 @@ fn any_spec() -> impl Strategy<Value = ServiceDeploymentSpec> {
 
 /// Whether the index says that the service depends on the change.
 fn is_handed(resolution: &Resolution, (kind, name): &(&'static str, String), changed: &ChangedKeys) -> bool {
-    let of_object = resolution.handed.iter().filter(|handed| handed.kind == *kind && handed.name == *name);
+    let of_object = resolution
+        .handed
+        .iter()
+        .filter(|handed| handed.kind == *kind && handed.name == *name);
     of_object.into_iter().any(|handed| match changed {
         ChangedKeys::Any => true,
         ChangedKeys::Some(keys) => !keys.is_empty() && (handed.key.is_empty() || keys.contains(&handed.key)),

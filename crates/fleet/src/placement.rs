@@ -32,9 +32,17 @@ pub enum Denied {
     #[error("no ClusterGrant lets namespace {namespace} deploy to cluster {cluster}")]
     NoGrant { namespace: String, cluster: String },
     #[error("ClusterGrant {grant} does not allow source {source_url}; it allows {}", some_of(.allowed))]
-    Source { grant: String, source_url: String, allowed: Vec<String> },
+    Source {
+        grant: String,
+        source_url: String,
+        allowed: Vec<String>,
+    },
     #[error("ClusterGrant {grant} does not allow target namespace {target}; it allows {}", some_of(.allowed))]
-    TargetNamespace { grant: String, target: String, allowed: Vec<String> },
+    TargetNamespace {
+        grant: String,
+        target: String,
+        allowed: Vec<String>,
+    },
     #[error(
         "target namespace {AGENT_NAMESPACE} is the agent's own; only the administrators' namespace may deploy to it"
     )]
@@ -69,7 +77,10 @@ pub fn check(request: Request<'_>, grants: &[NamedGrant]) -> Result<Ceiling, Den
     }
     let applicable = grants_on(request.namespace, request.cluster_labels, grants);
     if applicable.is_empty() {
-        return Err(Denied::NoGrant { namespace: request.namespace.to_owned(), cluster: request.cluster.to_owned() });
+        return Err(Denied::NoGrant {
+            namespace: request.namespace.to_owned(),
+            cluster: request.cluster.to_owned(),
+        });
     }
     if request.target_namespace == AGENT_NAMESPACE {
         return Err(Denied::AgentNamespace);
@@ -119,7 +130,9 @@ fn check_grant(request: &Request<'_>, name: &str, grant: &ClusterGrantSpec) -> R
         }
     }
     if let Some(allowed) = &grant.target_namespaces
-        && !allowed.iter().any(|pattern| allows_namespace(pattern, request.target_namespace))
+        && !allowed
+            .iter()
+            .any(|pattern| allows_namespace(pattern, request.target_namespace))
     {
         return Err(Denied::TargetNamespace {
             grant: name.to_owned(),
@@ -127,8 +140,12 @@ fn check_grant(request: &Request<'_>, name: &str, grant: &ClusterGrantSpec) -> R
             allowed: allowed.clone(),
         });
     }
-    let service_account = service_account(&grant.service_account_name, request.target_namespace)
-        .ok_or_else(|| Denied::ServiceAccount { grant: name.to_owned(), name: grant.service_account_name.clone() })?;
+    let service_account = service_account(&grant.service_account_name, request.target_namespace).ok_or_else(|| {
+        Denied::ServiceAccount {
+            grant: name.to_owned(),
+            name: grant.service_account_name.clone(),
+        }
+    })?;
     Ok(Ceiling {
         service_account,
         target_namespaces: grant.target_namespaces.clone(),
@@ -153,8 +170,10 @@ fn administrators_ceiling() -> Ceiling {
 fn service_account(name: &str, target_namespace: &str) -> Option<ServiceAccount> {
     let (namespace, name) = name.split_once('/').unwrap_or((target_namespace, name));
     let usable = |part: &str| !part.is_empty() && !part.contains(['/', ':']);
-    (usable(namespace) && usable(name))
-        .then(|| ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+    (usable(namespace) && usable(name)).then(|| ServiceAccount {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }
 
 /// Whether a URL is below a prefix: equal to it, or continued at a path boundary. So neither
@@ -170,7 +189,9 @@ fn allows_source(prefix: &str, url: &str) -> bool {
     if climbs {
         return false;
     }
-    let Some(rest) = url.strip_prefix(prefix.as_str()) else { return false };
+    let Some(rest) = url.strip_prefix(prefix.as_str()) else {
+        return false;
+    };
     rest.is_empty() || rest == ".git" || prefix.ends_with('/') || rest.starts_with('/')
 }
 
@@ -190,24 +211,46 @@ pub(crate) fn allows_namespace(pattern: &str, namespace: &str) -> bool {
 
 /// Kubernetes' label selectors: an empty selector selects everything; an unknown operator selects nothing.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    equal && selector.match_expressions.iter().flatten().all(|requirement| satisfies(requirement, labels))
+    let equal = selector
+        .match_labels
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value));
+    equal
+        && selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .all(|requirement| satisfies(requirement, labels))
 }
 
 /// As an argument of `-l`: `env=prod,tier in (a,b),!old`; empty: it selects everything.
 pub fn describe_selector(selector: &LabelSelector) -> String {
-    let equal = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    let equal = selector
+        .match_labels
+        .iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value}"));
     let required =
-        selector.match_expressions.iter().flatten().map(|LabelSelectorRequirement { key, operator, values }| {
-            let values = values.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(",");
-            match operator.as_str() {
-                "In" => format!("{key} in ({values})"),
-                "NotIn" => format!("{key} notin ({values})"),
-                "Exists" => key.clone(),
-                "DoesNotExist" => format!("!{key}"),
-                other => format!("{key} {other} ({values})"),
-            }
-        });
+        selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(|LabelSelectorRequirement { key, operator, values }| {
+                let values = values
+                    .iter()
+                    .flatten()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join(",");
+                match operator.as_str() {
+                    "In" => format!("{key} in ({values})"),
+                    "NotIn" => format!("{key} notin ({values})"),
+                    "Exists" => key.clone(),
+                    "DoesNotExist" => format!("!{key}"),
+                    other => format!("{key} {other} ({values})"),
+                }
+            });
     equal.chain(required).collect::<Vec<_>>().join(",")
 }
 
@@ -267,7 +310,12 @@ mod tests {
     fn grants() -> Vec<NamedGrant> {
         let rows: Vec<serde_json::Value> = serde_saphyr::from_str(GRANTS).unwrap();
         rows.into_iter()
-            .map(|row| (row["name"].as_str().unwrap().to_owned(), serde_json::from_value(row).unwrap()))
+            .map(|row| {
+                (
+                    row["name"].as_str().unwrap().to_owned(),
+                    serde_json::from_value(row).unwrap(),
+                )
+            })
             .collect()
     }
 
@@ -317,7 +365,13 @@ mod tests {
             "a-web",
             "ClusterGrant b-wide does not allow source oci://registry.example.com/charts/web; it allows https://git.example.com/team-a",
         );
-        check_case("team-c", "prod", own, "x", "no ClusterGrant lets namespace team-c deploy to cluster east");
+        check_case(
+            "team-c",
+            "prod",
+            own,
+            "x",
+            "no ClusterGrant lets namespace team-c deploy to cluster east",
+        );
     }
 
     #[test]
@@ -326,14 +380,24 @@ mod tests {
         let administrator = "farwater-system/farwater-administrator";
         check_case(ADMIN_NAMESPACE, "prod", source, "anything", administrator);
         check_case(ADMIN_NAMESPACE, "prod", source, AGENT_NAMESPACE, administrator);
-        check_case("team-a", "test", source, AGENT_NAMESPACE, &Denied::AgentNamespace.to_string());
+        check_case(
+            "team-a",
+            "test",
+            source,
+            AGENT_NAMESPACE,
+            &Denied::AgentNamespace.to_string(),
+        );
     }
 
     #[test]
     fn a_source_prefix_ends_at_a_boundary() {
         for (prefix, url, expected) in [
             ("https://git.example.com", "https://git.example.com/a", true),
-            ("https://git.example.com", "https://git.example.com.evil.example/a", false),
+            (
+                "https://git.example.com",
+                "https://git.example.com.evil.example/a",
+                false,
+            ),
             ("https://git.example.com/", "https://GIT.example.com/a", true),
             ("https://git.example.com/a", "https://git.example.com/a", true),
             ("https://git.example.com/a", "https://git.example.com/a.git", true),
@@ -341,10 +405,22 @@ mod tests {
             ("https://git.example.com/a", "https://git.example.com/A", false),
             ("https://git.example.com/a", "https://git.example.com/a/../b", false),
             ("https://git.example.com/a", "https://git.example.com/a/%2E%2e/b", false),
-            ("https://git.example.com/a", "https://git.example.com/a/x%2f..%2fb", false),
+            (
+                "https://git.example.com/a",
+                "https://git.example.com/a/x%2f..%2fb",
+                false,
+            ),
             ("https://git.example.com/a", "http://git.example.com/a", false),
-            ("oci://registry.example.com/team-a", "oci://Registry.example.com/team-a/web", true),
-            ("oci://registry.example.com/team-a", "oci://registry.example.com/team-ab/web", false),
+            (
+                "oci://registry.example.com/team-a",
+                "oci://Registry.example.com/team-a/web",
+                true,
+            ),
+            (
+                "oci://registry.example.com/team-a",
+                "oci://registry.example.com/team-ab/web",
+                false,
+            ),
         ] {
             assert_eq!(allows_source(prefix, url), expected, "{prefix} {url}");
         }
@@ -357,7 +433,10 @@ mod tests {
             ("{}", true),
             ("{matchLabels: {env: prod}}", true),
             ("{matchLabels: {env: test}}", false),
-            ("{matchExpressions: [{key: env, operator: In, values: [prod, test]}]}", true),
+            (
+                "{matchExpressions: [{key: env, operator: In, values: [prod, test]}]}",
+                true,
+            ),
             ("{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}", true),
             ("{matchExpressions: [{key: env, operator: Exists}]}", true),
             ("{matchExpressions: [{key: env, operator: DoesNotExist}]}", false),
@@ -375,8 +454,14 @@ mod tests {
             namespace: namespace.map(str::to_owned),
         };
         assert_eq!(cluster_candidates(&reference(Some("x")), "team-a"), [("x", "east")]);
-        assert_eq!(cluster_candidates(&reference(None), "team-a"), [("team-a", "east"), (ADMIN_NAMESPACE, "east")]);
-        assert_eq!(cluster_candidates(&reference(None), ADMIN_NAMESPACE), [(ADMIN_NAMESPACE, "east")]);
+        assert_eq!(
+            cluster_candidates(&reference(None), "team-a"),
+            [("team-a", "east"), (ADMIN_NAMESPACE, "east")]
+        );
+        assert_eq!(
+            cluster_candidates(&reference(None), ADMIN_NAMESPACE),
+            [(ADMIN_NAMESPACE, "east")]
+        );
     }
 
     #[test]

@@ -72,7 +72,11 @@ pub struct GroupVersionKind {
 
 impl From<&ObjectRef> for GroupVersionKind {
     fn from(object: &ObjectRef) -> Self {
-        Self { group: object.group.clone(), version: object.version.clone(), kind: object.kind.clone() }
+        Self {
+            group: object.group.clone(),
+            version: object.version.clone(),
+            kind: object.kind.clone(),
+        }
     }
 }
 
@@ -129,7 +133,12 @@ impl Inventory {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.doomed = false;
         let Some(uid) = &entry.uid else { return };
-        for uids in self.approved.iter_mut().map(|it| &mut it.uids).chain(self.held.iter_mut().map(|it| &mut it.uids)) {
+        for uids in self
+            .approved
+            .iter_mut()
+            .map(|it| &mut it.uids)
+            .chain(self.held.iter_mut().map(|it| &mut it.uids))
+        {
             uids.remove(uid);
         }
     }
@@ -239,7 +248,10 @@ pub fn hold_reasons(inventory: &Inventory, origin: Option<&Origin>, hold_prune: 
     // The hub detects the same swap and states it in the same words.
     let said = swap.as_ref().map(ToString::to_string);
     let hub = hold_prune.filter(|reason| said.as_deref() != Some(*reason));
-    hub.map(|reason| HoldReason::Hub(reason.to_owned())).into_iter().chain(swap).collect()
+    hub.map(|reason| HoldReason::Hub(reason.to_owned()))
+        .into_iter()
+        .chain(swap)
+        .collect()
 }
 
 /// The steps to take, in order. Immutable and printable.
@@ -340,7 +352,10 @@ pub fn owned_fields(metadata: &Value) -> Option<Digest> {
     if ignored.is_empty() {
         return Some(Digest::of_json(&entry["fieldsV1"]));
     }
-    Some(Digest::of_json(&differences::without_fields(&entry["fieldsV1"], &ignored)))
+    Some(Digest::of_json(&differences::without_fields(
+        &entry["fieldsV1"],
+        &ignored,
+    )))
 }
 
 /// Compares the source with the cluster. Deterministic: the same input gives the same plan.
@@ -353,7 +368,11 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
             Judgement::Change(change) => waves.entry((object.wave, object.stage)).or_default().push(change),
             Judgement::Unchanged => unchanged.push(object.key()),
             Judgement::Drifted => drifted.push(object.key()),
-            Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), wave: object.wave, reason }),
+            Judgement::Skip(reason) => skipped.push(Skip {
+                object: object.object.clone(),
+                wave: object.wave,
+                reason,
+            }),
         }
     }
 
@@ -372,7 +391,10 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     };
     Plan {
         create_namespace: namespace_to_create(input),
-        waves: waves.into_iter().map(|((number, stage), changes)| Wave { number, stage, changes }).collect(),
+        waves: waves
+            .into_iter()
+            .map(|((number, stage), changes)| Wave { number, stage, changes })
+            .collect(),
         unchanged,
         drifted,
         skipped,
@@ -392,8 +414,19 @@ pub fn plan_removal(
     approved_prune: Option<Digest>,
     transfers: &Transfers,
 ) -> Plan {
-    let staying = Staying { keep: None, stated: BTreeSet::new(), transfers };
-    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, &staying);
+    let staying = Staying {
+        keep: None,
+        stated: BTreeSet::new(),
+        transfers,
+    };
+    let leaving = sort_leaving(
+        service_uid,
+        inventory,
+        live,
+        inventory.entries.keys(),
+        Purpose::Removal,
+        &staying,
+    );
     let guards = Guards {
         generated: &Generated::new(),
         purpose: Purpose::Removal,
@@ -421,7 +454,11 @@ pub fn plan_removal(
 
 /// The number that the guards count against. Before the first complete sync this is the size of the inventory.
 pub fn baseline(inventory: &Inventory) -> usize {
-    if inventory.baseline == 0 { inventory.entries.len() } else { inventory.baseline }
+    if inventory.baseline == 0 {
+        inventory.entries.len()
+    } else {
+        inventory.baseline
+    }
 }
 
 enum Judgement {
@@ -439,7 +476,13 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
 
     let entry = input.inventory.entries.get(&key);
     let change = |cause, migrate, recreate| {
-        Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
+        Judgement::Change(Change {
+            object: key.clone(),
+            cause,
+            migrate,
+            needs: object.needs.clone(),
+            recreate,
+        })
     };
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
@@ -469,14 +512,20 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
         return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
     }
 
-    let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
+    let owner = live
+        .owner
+        .as_deref()
+        .and_then(|annotation| proven_owner(annotation, &key));
     let others = owner.filter(|uid| *uid != input.service_uid);
     let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
     if let Some(uid) = others
         && !is_offered
         && let Some(service) = input.services.get(uid)
     {
-        let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
+        let refusal = Refusal::OwnedBy {
+            service: service.clone(),
+            uid: uid.to_owned(),
+        };
         return Judgement::Skip(SkipReason::Refused(refusal));
     }
     let ours = owner == Some(input.service_uid);
@@ -547,8 +596,19 @@ fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     } else {
         None
     };
-    let staying = Staying { keep, stated: stays.clone(), transfers: input.transfers };
-    let mut leaving = sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, &staying);
+    let staying = Staying {
+        keep,
+        stated: stays.clone(),
+        transfers: input.transfers,
+    };
+    let mut leaving = sort_leaving(
+        input.service_uid,
+        input.inventory,
+        input.live,
+        leaving,
+        Purpose::Sync,
+        &staying,
+    );
     if is_held {
         leaving.candidates.append(&mut leaving.doomed);
     }
@@ -575,7 +635,9 @@ fn sort_leaving<'a>(
 ) -> Leaving {
     let mut out = Leaving::default();
     for key in keys {
-        let Some(entry) = inventory.entries.get(key) else { continue };
+        let Some(entry) = inventory.entries.get(key) else {
+            continue;
+        };
         let object = match live.get(key) {
             Some(Live::Present(object)) => object,
             Some(Live::Absent) => {
@@ -614,7 +676,12 @@ fn sort_leaving<'a>(
         } else if let Some(service) = staying.transfers.claimed.get(key).filter(|_| !entry.doomed) {
             out.kept.push((key.clone(), Keep::Claimed(service.clone())));
         } else {
-            if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
+            if entry.doomed {
+                &mut out.doomed
+            } else {
+                &mut out.candidates
+            }
+            .push(candidate);
         }
     }
 
@@ -639,7 +706,8 @@ fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
         .collect();
     let keep = |key: &ObjectKey| {
         let held = protected.iter().find(|held| waves::holds(key, held));
-        held.map(|held| Keep::Holds(held.clone())).or_else(|| find_stated(key, staying))
+        held.map(|held| Keep::Holds(held.clone()))
+            .or_else(|| find_stated(key, staying))
     };
     for (list, is_decided) in [(&mut leaving.doomed, true), (&mut leaving.candidates, false)] {
         list.retain_mut(|candidate| {
@@ -664,7 +732,11 @@ fn find_stated(holder: &ObjectKey, staying: &Staying<'_>) -> Option<Keep> {
         told.push(format!("{} more objects of this service", own.len() - NAMED));
     }
     let others = |is_leaving: bool| {
-        let others = staying.transfers.others.iter().filter(move |(_, holdings)| holdings.is_leaving == is_leaving);
+        let others = staying
+            .transfers
+            .others
+            .iter()
+            .filter(move |(_, holdings)| holdings.is_leaving == is_leaving);
         let holding = others.map(|(service, holdings)| (service, holdings.within(holder)));
         let told = holding.filter(|(_, count)| *count > 0).map(|(service, count)| {
             let noun = if count == 1 { "object" } else { "objects" };
@@ -682,8 +754,10 @@ fn find_stated(holder: &ObjectKey, staying: &Staying<'_>) -> Option<Keep> {
 
 fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {
     let target = &input.resolved.target_namespace;
-    let stated =
-        input.resolved.stated_keys().any(|k| k.group().is_empty() && k.kind() == "Namespace" && k.name() == *target);
+    let stated = input
+        .resolved
+        .stated_keys()
+        .any(|k| k.group().is_empty() && k.kind() == "Namespace" && k.name() == *target);
     let used = input.resolved.objects.iter().any(|o| o.object.namespace == *target);
     (used && !stated && input.target_namespace_exists == Some(false)).then(|| target.clone())
 }

@@ -16,7 +16,10 @@ const UID: &str = "uid-1";
 
 fn ceiling() -> Ceiling {
     Ceiling {
-        service_account: ServiceAccount { namespace: "n".into(), name: "a".into() },
+        service_account: ServiceAccount {
+            namespace: "n".into(),
+            name: "a".into(),
+        },
         target_namespaces: None,
         allowed_kinds: None,
         denied_kinds: None,
@@ -36,7 +39,14 @@ fn scopes() -> Scopes {
     ]
     .into_iter()
     .map(|(group, version, kind, scope)| {
-        (GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() }, scope)
+        (
+            GroupVersionKind {
+                group: group.into(),
+                version: version.into(),
+                kind: kind.into(),
+            },
+            scope,
+        )
     })
     .collect()
 }
@@ -47,9 +57,21 @@ fn resolved_under(ceiling: &Ceiling, documents: &[&str], errors: &[&str]) -> Res
         manifest: serde_saphyr::from_str(text).unwrap(),
         origin: format!("file-{n}"),
     });
-    let render = Render { objects: objects.collect(), errors: errors.iter().map(|e| (*e).to_owned()).collect() };
+    let render = Render {
+        objects: objects.collect(),
+        errors: errors.iter().map(|e| (*e).to_owned()).collect(),
+    };
     let options = ApplyOptions::default();
-    resolve(render, UID, Terms { target_namespace: "web", ceiling, options: &options }, &scopes())
+    resolve(
+        render,
+        UID,
+        Terms {
+            target_namespace: "web",
+            ceiling,
+            options: &options,
+        },
+        &scopes(),
+    )
 }
 
 fn resolved(documents: &[&str]) -> Resolved {
@@ -99,7 +121,12 @@ impl Cluster {
             };
             cluster.inventory.entries.insert(key.clone(), entry);
             let owner = Some(owner_annotation(UID, &key));
-            let live = LiveObject { uid, owner, fields, ..LiveObject::default() };
+            let live = LiveObject {
+                uid,
+                owner,
+                fields,
+                ..LiveObject::default()
+            };
             cluster.live.insert(key, Live::Present(live));
         }
         cluster.inventory.baseline = cluster.inventory.entries.len();
@@ -132,7 +159,12 @@ impl Cluster {
     }
 
     fn object(&mut self, name: &str) -> &mut LiveObject {
-        match self.live.iter_mut().find(|(key, _)| key.name() == name).map(|(_, live)| live) {
+        match self
+            .live
+            .iter_mut()
+            .find(|(key, _)| key.name() == name)
+            .map(|(_, live)| live)
+        {
             Some(Live::Present(live)) => live,
             other => panic!("{name} is {other:?}"),
         }
@@ -145,11 +177,18 @@ impl Cluster {
 }
 
 fn changes(plan: &Plan) -> Vec<(String, Cause)> {
-    plan.waves.iter().flat_map(|w| &w.changes).map(|c| (c.object.name().to_owned(), c.cause)).collect()
+    plan.waves
+        .iter()
+        .flat_map(|w| &w.changes)
+        .map(|c| (c.object.name().to_owned(), c.cause))
+        .collect()
 }
 
 fn skips(plan: &Plan) -> Vec<(String, String)> {
-    plan.skipped.iter().map(|s| (s.object.name.clone(), s.reason.to_string())).collect()
+    plan.skipped
+        .iter()
+        .map(|s| (s.object.name.clone(), s.reason.to_string()))
+        .collect()
 }
 
 fn deletes(plan: &Plan) -> Vec<&str> {
@@ -173,8 +212,14 @@ fn what_is_missing_is_created_and_what_differs_is_updated() {
     );
     let mut cluster = Cluster::after(&source);
     cluster.set("m0", Live::Absent);
-    let changed = resolved(&[&map("m0"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}"]);
-    assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Restore), ("m1".into(), Cause::Update)]);
+    let changed = resolved(&[
+        &map("m0"),
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}",
+    ]);
+    assert_eq!(
+        changes(&cluster.plan(&changed)),
+        [("m0".into(), Cause::Restore), ("m1".into(), Cause::Update)]
+    );
 }
 
 #[test]
@@ -182,7 +227,11 @@ fn a_job_that_is_done_and_gone_is_not_made_again_before_it_changes() {
     let source = resolved_maps(0..1);
     let mut cluster = Cluster::after(&source);
     cluster.set("m0", Live::Absent);
-    cluster.inventory.entries.values_mut().for_each(|entry| entry.done = true);
+    cluster
+        .inventory
+        .entries
+        .values_mut()
+        .for_each(|entry| entry.done = true);
     let plan = cluster.plan(&source);
     assert_eq!((plan.unchanged.len(), changes(&plan).len()), (1, 0));
     let changed = resolved(&["{apiVersion: v1, kind: ConfigMap, metadata: {name: m0}, data: {a: b}}"]);
@@ -201,11 +250,21 @@ fn a_job_that_goes_by_itself_never_runs_twice_for_one_manifest() {
     let mut cluster = Cluster::after(&source);
     cluster.set("a", Live::Absent);
     // Nobody saw it, also where the agent was away.
-    assert_eq!((cluster.plan(&source).unchanged.len(), changes(&cluster.plan(&source)).len()), (1, 0));
+    assert_eq!(
+        (
+            cluster.plan(&source).unchanged.len(),
+            changes(&cluster.plan(&source)).len()
+        ),
+        (1, 0)
+    );
     let changed = job("ttlSecondsAfterFinished: 0,", "y");
     assert_eq!(changes(&cluster.plan(&changed)), [("a".into(), Cause::Create)]);
     // Somebody deleted it while it ran.
-    cluster.inventory.entries.values_mut().for_each(|entry| entry.incomplete = true);
+    cluster
+        .inventory
+        .entries
+        .values_mut()
+        .for_each(|entry| entry.incomplete = true);
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Restore)]);
     let stays = job("", "x");
     let mut cluster = Cluster::after(&stays);
@@ -220,7 +279,11 @@ fn a_live_object_that_lost_fields_or_marks_has_drifted() {
     cluster.object("m0").fields = Some(Digest::of("others"));
     cluster.object("m1").owner = None;
     cluster.object("m2").fields = None;
-    assert!(changes(&cluster.plan(&source)).iter().all(|(_, cause)| *cause == Cause::Drift));
+    assert!(
+        changes(&cluster.plan(&source))
+            .iter()
+            .all(|(_, cause)| *cause == Cause::Drift)
+    );
     assert_eq!(changes(&cluster.plan(&source)).len(), 3);
 }
 
@@ -253,8 +316,18 @@ fn who_fights_is_named_with_when_and_what_to_do() {
         assert!(text.len() <= 256, "{text}");
     };
     let time = "2026-11-23T02:41:09Z";
-    check("Update", Some("scale"), Some(time), " (scale) keeps changing it back (last at 2026-11-23T02:41:09Z)");
-    check("Update", None, Some(time), " keeps changing it back (last at 2026-11-23T02:41:09Z)");
+    check(
+        "Update",
+        Some("scale"),
+        Some(time),
+        " (scale) keeps changing it back (last at 2026-11-23T02:41:09Z)",
+    );
+    check(
+        "Update",
+        None,
+        Some(time),
+        " keeps changing it back (last at 2026-11-23T02:41:09Z)",
+    );
     check("Apply", None, None, " (Apply) keeps changing it back");
 }
 
@@ -271,11 +344,28 @@ fn the_stages_come_in_order_and_name_what_they_need() {
     ]);
     let plan = Cluster::default().plan(&source);
     let stages: Vec<Stage> = plan.waves.iter().map(|w| w.stage).collect();
-    let in_order = [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Workloads, Stage::Rest];
+    let in_order = [
+        Stage::Namespaces,
+        Stage::Definitions,
+        Stage::Foundations,
+        Stage::Workloads,
+        Stage::Rest,
+    ];
     assert_eq!(stages, in_order);
-    let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name() == "ark").unwrap();
+    let boat = plan
+        .waves
+        .iter()
+        .flat_map(|w| &w.changes)
+        .find(|c| c.object.name() == "ark")
+        .unwrap();
     let needs: Vec<String> = boat.needs.iter().map(ToString::to_string).collect();
-    assert_eq!(needs, ["CustomResourceDefinition.apiextensions.k8s.io boats.x.io", "Namespace sea"]);
+    assert_eq!(
+        needs,
+        [
+            "CustomResourceDefinition.apiextensions.k8s.io boats.x.io",
+            "Namespace sea"
+        ]
+    );
 }
 
 #[test]
@@ -302,8 +392,11 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
     };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
     cluster.live.insert(ObjectKey::from(&boat), Live::Absent);
-    let plan =
-        cluster.plan(&resolved(&[&map("m0"), &map("m1"), "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark}}"]));
+    let plan = cluster.plan(&resolved(&[
+        &map("m0"),
+        &map("m1"),
+        "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark}}",
+    ]));
     assert!(skips(&plan)[0].1.contains("does not serve"));
     assert!(plan.prune.candidates.is_empty() && plan.forgotten.is_empty());
 }
@@ -313,11 +406,17 @@ fn what_is_stated_again_is_no_part_of_an_approved_prune() {
     let mut cluster = Cluster::after(&resolved_maps(0..3));
     let whole = cluster.plan(&resolved_maps(0..0)).prune;
     assert!(matches!(whole.verdict, Verdict::Hold(_)));
-    cluster.inventory.approved = ApprovedPrune::of(&PrunePlan { approved: Some(whole.digest), ..whole.clone() });
+    cluster.inventory.approved = ApprovedPrune::of(&PrunePlan {
+        approved: Some(whole.digest),
+        ..whole.clone()
+    });
     cluster.inventory.held = HeldSet::after(None, &whole);
     let verdict = |cluster: &Cluster| {
         let source = resolved_maps(0..0);
-        let input = PlanInput { approved_prune: Some(whole.digest), ..cluster.input(&source, &cluster.live) };
+        let input = PlanInput {
+            approved_prune: Some(whole.digest),
+            ..cluster.input(&source, &cluster.live)
+        };
         plan(&input).prune.verdict
     };
     assert_eq!(verdict(&cluster), Verdict::Delete);
@@ -328,7 +427,10 @@ fn what_is_stated_again_is_no_part_of_an_approved_prune() {
     cluster.inventory.entries.get_mut(&again).unwrap().doomed = true;
     cluster.inventory.state_again(&again);
     assert!(!cluster.inventory.entries[&again].doomed);
-    assert!(matches!(verdict(&cluster), Verdict::Hold(_)), "one of them was wanted in between");
+    assert!(
+        matches!(verdict(&cluster), Verdict::Hold(_)),
+        "one of them was wanted in between"
+    );
 }
 
 #[test]
@@ -339,7 +441,10 @@ fn texts_of_a_secret_are_sent_as_the_api_server_stores_them() {
         serde_json::json!([body["data"], body["stringData"]])
     };
     let texts = r#"data: {a: YQ==}, stringData: {b: hunter2, a: b}"#;
-    assert_eq!(sent(texts), serde_json::json!([{"a": "Yg==", "b": "aHVudGVyMg=="}, null]));
+    assert_eq!(
+        sent(texts),
+        serde_json::json!([{"a": "Yg==", "b": "aHVudGVyMg=="}, null])
+    );
     // The API server reports the error.
     assert_eq!(sent("stringData: {a: 1}"), serde_json::json!([null, {"a": 1}]));
 }
@@ -366,31 +471,66 @@ fn a_grants_limits_refuse_single_objects() {
         limit(&mut ceiling);
         let source = resolved_under(&ceiling, &[document], &[]);
         match reason {
-            Some(reason) => assert!(source.skipped[0].reason.to_string().contains(reason), "{:?}", source.skipped),
+            Some(reason) => assert!(
+                source.skipped[0].reason.to_string().contains(reason),
+                "{:?}",
+                source.skipped
+            ),
             None => assert!(source.skipped.is_empty(), "{:?}", source.skipped),
         }
     };
     let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}";
     let elsewhere = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: kube-system}}";
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}";
-    check(|c| c.denied_kinds = Some(vec!["Deployment".into()]), deployment, Some("deniedKinds"));
-    check(|c| c.denied_kinds = Some(vec!["Deployment.apps".into()]), deployment, Some("deniedKinds"));
-    check(|c| c.denied_kinds = Some(vec!["Deployment.other".into()]), deployment, None);
-    check(|c| c.allowed_kinds = Some(vec!["ConfigMap".into()]), deployment, Some("allowedKinds"));
+    check(
+        |c| c.denied_kinds = Some(vec!["Deployment".into()]),
+        deployment,
+        Some("deniedKinds"),
+    );
+    check(
+        |c| c.denied_kinds = Some(vec!["Deployment.apps".into()]),
+        deployment,
+        Some("deniedKinds"),
+    );
+    check(
+        |c| c.denied_kinds = Some(vec!["Deployment.other".into()]),
+        deployment,
+        None,
+    );
+    check(
+        |c| c.allowed_kinds = Some(vec!["ConfigMap".into()]),
+        deployment,
+        Some("allowedKinds"),
+    );
     check(|c| c.allowed_kinds = Some(vec!["Deployment".into()]), deployment, None);
     // A dot without a group names the core group.
-    check(|c| c.allowed_kinds = Some(vec!["Deployment.".into()]), deployment, Some("allowedKinds"));
+    check(
+        |c| c.allowed_kinds = Some(vec!["Deployment.".into()]),
+        deployment,
+        Some("allowedKinds"),
+    );
     check(|c| c.allowed_kinds = Some(vec!["Namespace.".into()]), namespace, None);
     check(|c| c.target_namespaces = Some(vec!["web".into()]), deployment, None);
     check(|c| c.target_namespaces = Some(vec!["we*".into()]), deployment, None);
-    check(|c| c.target_namespaces = Some(vec!["web".into()]), elsewhere, Some("kube-system"));
-    check(|c| c.target_namespaces = Some(vec!["web".into()]), namespace, Some("kube-system"));
+    check(
+        |c| c.target_namespaces = Some(vec!["web".into()]),
+        elsewhere,
+        Some("kube-system"),
+    );
+    check(
+        |c| c.target_namespaces = Some(vec!["web".into()]),
+        namespace,
+        Some("kube-system"),
+    );
     check(|c| c.target_namespaces = Some(vec![]), deployment, Some("web"));
 }
 
 #[test]
 fn an_object_that_is_stated_twice_is_applied_not_even_once() {
-    let source = resolved(&[&map("a"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: web}}"]);
+    let source = resolved(&[
+        &map("a"),
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: web}}",
+    ]);
     let plan = Cluster::after(&resolved(&[&map("a")])).plan(&source);
     assert!(changes(&plan).is_empty());
     assert!(skips(&plan)[0].1.contains("file-0 and in file-1"), "{:?}", skips(&plan));
@@ -403,10 +543,20 @@ fn an_object_of_a_living_service_is_refused_and_one_of_a_dead_service_adopted() 
     let key = source.objects[0].key();
     let mut cluster = Cluster::default();
     let owner = Some(owner_annotation("uid-2", &key));
-    cluster.live.insert(key, Live::Present(LiveObject { uid: "u".into(), owner, ..LiveObject::default() }));
+    cluster.live.insert(
+        key,
+        Live::Present(LiveObject {
+            uid: "u".into(),
+            owner,
+            ..LiveObject::default()
+        }),
+    );
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
     cluster.services.insert("uid-2".into(), "team/other".into());
-    assert_eq!(skips(&cluster.plan(&source)), [("a".into(), "owned by service team/other".into())]);
+    assert_eq!(
+        skips(&cluster.plan(&source)),
+        [("a".into(), "owned by service team/other".into())]
+    );
     // A copy of the other object's manifest carries a mark that names the other object, so it proves nothing.
     cluster.object("a").owner = Some("uid-2 ConfigMap other/a".into());
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
@@ -438,12 +588,18 @@ fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing()
         skips(&plan),
         [
             ("m0".into(), format!("left alone: its annotation {disabled} says so")),
-            ("m1".into(), "left alone: kustomize.toolkit.fluxcd.io/ssa: Ignore, on the live object, says so".into()),
+            (
+                "m1".into(),
+                "left alone: kustomize.toolkit.fluxcd.io/ssa: Ignore, on the live object, says so".into()
+            ),
         ]
     );
     assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m6"], &Verdict::Delete));
     let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name(), keep.clone())).collect();
-    assert_eq!(kept, [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]);
+    assert_eq!(
+        kept,
+        [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]
+    );
     // An object that the source excludes is not created if it is missing.
     assert!(changes(&Cluster::default().plan(&resolved(&[&annotated("a", disabled)]))).is_empty());
 }
@@ -452,7 +608,10 @@ fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing()
 fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
     let once = annotated("m0", "kustomize.toolkit.fluxcd.io/ssa: IfNotPresent");
     let source = resolved(&[&once]);
-    assert_eq!(changes(&Cluster::default().plan(&source)), [("m0".into(), Cause::Create)]);
+    assert_eq!(
+        changes(&Cluster::default().plan(&source)),
+        [("m0".into(), Cause::Create)]
+    );
     // The object was created from another manifest, and others have changed it since.
     let mut cluster = Cluster::after(&resolved_maps(0..1));
     cluster.object("m0").fields = None;
@@ -466,7 +625,10 @@ fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
     let key = source.objects[0].key();
     cluster.object("m0").owner = Some(owner_annotation("uid-2", &key));
     cluster.services.insert("uid-2".into(), "team/other".into());
-    assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), "owned by service team/other".into())]);
+    assert_eq!(
+        skips(&cluster.plan(&source)),
+        [("m0".into(), "owned by service team/other".into())]
+    );
     cluster.transfers.offered.insert(key, "uid-2".into());
     assert_eq!(changes(&cluster.plan(&source)), [("m0".into(), Cause::Adopt)]);
     // If others delete the object, it is created again.
@@ -514,7 +676,10 @@ fn without_prune_everything_that_leaves_is_kept_and_named() {
     let source = resolved_maps(0..4);
     let cluster = Cluster::after(&source);
     let next = resolved_maps(0..3);
-    let plan = plan(&PlanInput { prune: false, ..cluster.input(&next, &cluster.live) });
+    let plan = plan(&PlanInput {
+        prune: false,
+        ..cluster.input(&next, &cluster.live)
+    });
     assert!(plan.prune.candidates.is_empty());
     assert_eq!(plan.kept[0].1, Keep::PruneOff);
 }
@@ -543,7 +708,11 @@ fn a_prune_that_was_begun_is_finished() {
 
     // While something holds all prunes, the marked objects are judged again and wait.
     let next = resolved_maps(0..1);
-    let held = PlanInput { prune: false, hold_prune: Some("stopped"), ..cluster.input(&next, &cluster.live) };
+    let held = PlanInput {
+        prune: false,
+        hold_prune: Some("stopped"),
+        ..cluster.input(&next, &cluster.live)
+    };
     let held = plan(&held);
     assert_eq!((held.doomed.len(), held.prune.held().unwrap().count), (0, 3));
 
@@ -558,7 +727,10 @@ fn the_target_namespace_is_made_only_if_it_is_missing_used_and_not_stated() {
         let source = resolved(documents);
         let live = source.objects.iter().map(|o| (o.key(), Live::Absent)).collect();
         let cluster = Cluster::default();
-        let plan = plan(&PlanInput { target_namespace_exists: exists, ..cluster.input(&source, &live) });
+        let plan = plan(&PlanInput {
+            target_namespace_exists: exists,
+            ..cluster.input(&source, &live)
+        });
         assert_eq!(plan.create_namespace.as_deref(), expected);
     };
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
@@ -566,7 +738,11 @@ fn the_target_namespace_is_made_only_if_it_is_missing_used_and_not_stated() {
     check(&[&map("a")], Some(true), None);
     check(&[&map("a")], None, None);
     check(&[&map("a"), namespace], Some(false), None);
-    check(&["{apiVersion: v1, kind: Namespace, metadata: {name: other}}"], Some(false), None);
+    check(
+        &["{apiVersion: v1, kind: Namespace, metadata: {name: other}}"],
+        Some(false),
+        None,
+    );
 }
 
 proptest! {
@@ -636,7 +812,14 @@ fn only_what_its_owner_offers_is_taken_from_a_living_service() {
     let mut cluster = Cluster::default();
     cluster.services.insert("uid-2".into(), "team/other".into());
     let owner = Some(owner_annotation("uid-2", &key));
-    cluster.live.insert(key.clone(), Live::Present(LiveObject { uid: "u".into(), owner, ..LiveObject::default() }));
+    cluster.live.insert(
+        key.clone(),
+        Live::Present(LiveObject {
+            uid: "u".into(),
+            owner,
+            ..LiveObject::default()
+        }),
+    );
     cluster.transfers.offered.insert(key.clone(), "uid-3".into());
     assert_eq!(skips(&cluster.plan(&source)).len(), 1, "its owner is another one");
     cluster.transfers.offered.insert(key, "uid-2".into());
@@ -645,12 +828,19 @@ fn only_what_its_owner_offers_is_taken_from_a_living_service() {
 
 #[test]
 fn a_prune_that_follows_from_another_origin_waits() {
-    let origin = |root: &str, path: &str| Origin { root: Some(root.into()), path: path.into() };
+    let origin = |root: &str, path: &str| Origin {
+        root: Some(root.into()),
+        path: path.into(),
+    };
     let mut cluster = Cluster::after(&resolved_maps(0..20));
     cluster.inventory.origin = Some(origin("a", "app"));
     let next = resolved_maps(0..19);
     let held = |now: &Origin, hold_prune| {
-        let input = PlanInput { origin: Some(now), hold_prune, ..cluster.input(&next, &cluster.live) };
+        let input = PlanInput {
+            origin: Some(now),
+            hold_prune,
+            ..cluster.input(&next, &cluster.live)
+        };
         plan(&input).prune.held().map(|held| held.reason)
     };
     assert_eq!(held(&origin("a", "app"), None), None);
@@ -660,9 +850,17 @@ fn a_prune_that_follows_from_another_origin_waits() {
     assert_eq!(held(&origin("a", "lib"), Some(&said)), Some(said), "said once");
     // The hub's hold counts even though the hub has switched pruning off, for agents that don't know the hold.
     let (now, off) = (origin("a", "app"), cluster.input(&next, &cluster.live));
-    let input = PlanInput { prune: false, hold_prune: Some("not asked"), origin: Some(&now), ..off };
+    let input = PlanInput {
+        prune: false,
+        hold_prune: Some("not asked"),
+        origin: Some(&now),
+        ..off
+    };
     let held = plan(&input).prune;
     assert_eq!(held.held().unwrap().reason, "not asked");
-    let approved = PlanInput { approved_prune: Some(held.digest), ..input };
+    let approved = PlanInput {
+        approved_prune: Some(held.digest),
+        ..input
+    };
     assert_eq!(plan(&approved).prune.verdict, Verdict::Delete);
 }

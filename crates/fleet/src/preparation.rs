@@ -37,7 +37,10 @@ pub struct Preparation {
 pub fn prepare(place: Place<'_>, further: &[String], grants: &[NamedGrant]) -> Result<Preparation, Denied> {
     let on_cluster = placement::grants_on(place.tenant, place.cluster_labels, grants);
     if on_cluster.is_empty() {
-        return Err(Denied::NoGrant { namespace: place.tenant.to_owned(), cluster: place.cluster.to_owned() });
+        return Err(Denied::NoGrant {
+            namespace: place.tenant.to_owned(),
+            cluster: place.cluster.to_owned(),
+        });
     }
     let any = ["*".to_owned()];
     let mut preparation = Preparation::default();
@@ -70,8 +73,13 @@ fn accounts_for(place: Place<'_>, target: &str, grants: &[NamedGrant]) -> Result
         target_namespace: target,
     };
     let all = placement::check(request, grants)?;
-    let each = grants.iter().filter_map(|grant| placement::check(request, slice::from_ref(grant)).ok());
-    Ok(std::iter::once(all).chain(each).map(|ceiling| ceiling.service_account).collect())
+    let each = grants
+        .iter()
+        .filter_map(|grant| placement::check(request, slice::from_ref(grant)).ok());
+    Ok(std::iter::once(all)
+        .chain(each)
+        .map(|ceiling| ceiling.service_account)
+        .collect())
 }
 
 fn is_administrator(account: &ServiceAccount) -> bool {
@@ -111,7 +119,11 @@ mod tests {
         let grants: Vec<NamedGrant> = rows.into_iter().map(named).map(parse).collect();
         let labels = BTreeMap::from([("env".to_owned(), env.to_owned())]);
         let further: Vec<String> = further.iter().map(ToString::to_string).collect();
-        let place = Place { tenant: "team-a", cluster: "east", cluster_labels: &labels };
+        let place = Place {
+            tenant: "team-a",
+            cluster: "east",
+            cluster_labels: &labels,
+        };
         let answer = match prepare(place, &further, &grants) {
             Ok(Preparation { rights, patterns }) => {
                 let right = |(target, accounts): (String, BTreeSet<(String, String)>)| {
@@ -119,7 +131,11 @@ mod tests {
                     format!("{target}:{}; ", accounts.collect::<String>())
                 };
                 let patterns: Vec<String> = patterns.into_iter().collect();
-                format!("{}open: {}", rights.into_iter().map(right).collect::<String>(), patterns.join(" "))
+                format!(
+                    "{}open: {}",
+                    rights.into_iter().map(right).collect::<String>(),
+                    patterns.join(" ")
+                )
             }
             Err(denied) => denied.to_string(),
         };
@@ -129,7 +145,11 @@ mod tests {
     #[test]
     fn each_target_namespace_has_the_accounts_of_all_grants_that_allow_it() {
         check("prod", &[], "shared: shared/farwater tenants/team-a; open: a-*");
-        check("prod", &["a-web"], "a-web: a-web/farwater; shared: shared/farwater tenants/team-a; open: a-*");
+        check(
+            "prod",
+            &["a-web"],
+            "a-web: a-web/farwater; shared: shared/farwater tenants/team-a; open: a-*",
+        );
     }
 
     #[test]
@@ -139,7 +159,15 @@ mod tests {
 
     #[test]
     fn what_no_grant_allows_is_refused_as_the_hub_would() {
-        check("test", &[], "no ClusterGrant lets namespace team-a deploy to cluster east");
-        check("prod", &["b"], "ClusterGrant charts does not allow target namespace b; it allows shared");
+        check(
+            "test",
+            &[],
+            "no ClusterGrant lets namespace team-a deploy to cluster east",
+        );
+        check(
+            "prod",
+            &["b"],
+            "ClusterGrant charts does not allow target namespace b; it allows shared",
+        );
     }
 }

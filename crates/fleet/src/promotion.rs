@@ -113,7 +113,12 @@ pub struct InvalidPipeline {
 pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline>> {
     let mut problems = Vec::new();
     let mut all = Vec::new();
-    let mut invalid = |field: String, why: &str| problems.push(InvalidPipeline { field, why: why.to_owned() });
+    let mut invalid = |field: String, why: &str| {
+        problems.push(InvalidPipeline {
+            field,
+            why: why.to_owned(),
+        })
+    };
     if !(2..=MAX_STAGES).contains(&spec.stages.len()) {
         invalid("stages".to_owned(), "a pipeline has 2 to 16 of them");
     }
@@ -125,7 +130,10 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
             invalid(format!("{at}.name"), "another stage is called so");
         }
         if !repositories.insert(&stage.source_ref.name) {
-            invalid(format!("{at}.sourceRef"), "another stage uses it: each stage needs its own GitRepository");
+            invalid(
+                format!("{at}.sourceRef"),
+                "another stage uses it: each stage needs its own GitRepository",
+            );
         }
         if stage.sets.is_empty() && stage.services.is_empty() {
             invalid(
@@ -138,14 +146,23 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
                 invalid(format!("{at}.{field}"), "a stage has at most 32 of them");
             }
             if !of_stage.iter().all(|name| members.insert((kind, name))) {
-                invalid(format!("{at}.{field}"), "it is named twice and can't be at two revisions");
+                invalid(
+                    format!("{at}.{field}"),
+                    "it is named twice and can't be at two revisions",
+                );
             }
         }
         if index == 0 && !stage.gates.is_empty() {
-            invalid(format!("{at}.gates"), "the first stage follows its repository: nothing is promoted to it");
+            invalid(
+                format!("{at}.gates"),
+                "the first stage follows its repository: nothing is promoted to it",
+            );
         }
         if index == 0 && stage.on_failure != StageFailure::Halt {
-            invalid(format!("{at}.onFailure"), "the first stage follows its repository: revert the commit");
+            invalid(
+                format!("{at}.onFailure"),
+                "the first stage follows its repository: revert the commit",
+            );
         }
         if let Some((field, why)) = proposals::check(stage, index == 0) {
             invalid(format!("{at}.{field}"), why);
@@ -159,7 +176,9 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
         }
         match read_stage(stage) {
             Ok(gates) => all.push(gates),
-            Err(found) => found.into_iter().for_each(|one| invalid(format!("{at}.{}", one.field), &one.why)),
+            Err(found) => found
+                .into_iter()
+                .for_each(|one| invalid(format!("{at}.{}", one.field), &one.why)),
         }
     }
 
@@ -173,7 +192,10 @@ fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
         let at = format!("gates[{index}]");
         if !types.insert(gate.r#type) {
             let why = format!("{} is stated twice", gate.r#type);
-            problems.push(InvalidPipeline { field: format!("{at}.type"), why });
+            problems.push(InvalidPipeline {
+                field: format!("{at}.type"),
+                why,
+            });
             continue;
         }
         let mut found = foreign_fields(gate);
@@ -181,7 +203,10 @@ fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
             found = read_gate(gate, &mut gates).err().unwrap_or_default();
         }
         for InvalidPipeline { field, why } in found {
-            problems.push(InvalidPipeline { field: format!("{at}.{field}"), why });
+            problems.push(InvalidPipeline {
+                field: format!("{at}.{field}"),
+                why,
+            });
         }
     }
     if problems.is_empty() { Ok(gates) } else { Err(problems) }
@@ -190,12 +215,38 @@ fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
 /// Fields that only gates of other types have. They are refused, because ignoring them would not do what the author
 /// meant.
 fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
-    let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone, .. } = gate;
-    let PromotionGate { address, secret_ref, cert_secret_ref, interval, query, condition, .. } = gate;
-    let PromotionGate { count, failure_limit, tests, .. } = gate;
+    let PromotionGate {
+        r#type,
+        duration,
+        quorum,
+        groups,
+        expires,
+        schedule,
+        time_zone,
+        ..
+    } = gate;
+    let PromotionGate {
+        address,
+        secret_ref,
+        cert_secret_ref,
+        interval,
+        query,
+        condition,
+        ..
+    } = gate;
+    let PromotionGate {
+        count,
+        failure_limit,
+        tests,
+        ..
+    } = gate;
     let asking: &[GateType] = &[GateType::Webhook, GateType::Metric];
     let stated = [
-        ("duration", duration.is_some(), &[GateType::Soak, GateType::Window, GateType::Metric][..]),
+        (
+            "duration",
+            duration.is_some(),
+            &[GateType::Soak, GateType::Window, GateType::Metric][..],
+        ),
         ("quorum", quorum.is_some(), &[GateType::Approval]),
         ("groups", !groups.is_empty(), &[GateType::Approval]),
         ("expires", expires.is_some(), &[GateType::Approval, GateType::Webhook]),
@@ -211,18 +262,35 @@ fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
         ("failureLimit", failure_limit.is_some(), &[GateType::Metric]),
         ("tests", !tests.is_empty(), &[GateType::Test]),
     ];
-    let foreign = stated.into_iter().filter(|(_, is_stated, types)| *is_stated && !types.contains(r#type));
+    let foreign = stated
+        .into_iter()
+        .filter(|(_, is_stated, types)| *is_stated && !types.contains(r#type));
     foreign
-        .map(|(field, ..)| InvalidPipeline { field: field.to_owned(), why: format!("a gate {} has none", r#type) })
+        .map(|(field, ..)| InvalidPipeline {
+            field: field.to_owned(),
+            why: format!("a gate {} has none", r#type),
+        })
         .collect()
 }
 
 fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidPipeline>> {
     let seconds = |field: &str, text: &str, bounds: Bounds| {
-        let checked = bounds.check(text).map(|duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
-        checked.map_err(|why| vec![InvalidPipeline { field: field.to_owned(), why }])
+        let checked = bounds
+            .check(text)
+            .map(|duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
+        checked.map_err(|why| {
+            vec![InvalidPipeline {
+                field: field.to_owned(),
+                why,
+            }]
+        })
     };
-    let required = |field: &str, why: &str| vec![InvalidPipeline { field: field.to_owned(), why: why.to_owned() }];
+    let required = |field: &str, why: &str| {
+        vec![InvalidPipeline {
+            field: field.to_owned(),
+            why: why.to_owned(),
+        }]
+    };
     let optional = |field: &str, text: &Option<String>, bounds: Bounds, default: i64| {
         text.as_deref().map_or(Ok(default), |text| seconds(field, text, bounds))
     };
@@ -233,13 +301,20 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
 
     match gate.r#type {
         GateType::Soak => {
-            let text = gate.duration.as_deref().ok_or_else(|| required("duration", "say for how long"))?;
+            let text = gate
+                .duration
+                .as_deref()
+                .ok_or_else(|| required("duration", "say for how long"))?;
             gates.soak = Some(seconds("duration", text, PROMOTION_SOAK)?);
         }
         GateType::Approval => {
             let expires = optional("expires", &gate.expires, APPROVAL_EXPIRES, EXPIRES)?;
             let quorum = gate.quorum.unwrap_or(1).clamp(1, 20) as usize;
-            gates.approval = Some(Approving { quorum, groups: gate.groups.clone(), expires });
+            gates.approval = Some(Approving {
+                quorum,
+                groups: gate.groups.clone(),
+                expires,
+            });
         }
         GateType::Window => {
             if gate.schedule.is_none() {
@@ -255,7 +330,10 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
             let window = Window::read("", "", &spec).map_err(|problems| {
                 problems
                     .into_iter()
-                    .map(|problem| InvalidPipeline { field: problem.field.to_owned(), why: problem.why })
+                    .map(|problem| InvalidPipeline {
+                        field: problem.field.to_owned(),
+                        why: problem.why,
+                    })
                     .collect::<Vec<_>>()
             })?;
             gates.window = Some(window);
@@ -263,18 +341,28 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
         GateType::Webhook => {
             address("say whom it asks")?;
             if gate.secret_ref.is_none() {
-                return Err(required("secretRef", "name a Secret with the token that requests are signed with"));
+                return Err(required(
+                    "secretRef",
+                    "name a Secret with the token that requests are signed with",
+                ));
             }
             let interval = optional("interval", &gate.interval, GATE_INTERVAL, INTERVAL)?;
             let expires = optional("expires", &gate.expires, APPROVAL_EXPIRES, PASS_EXPIRES)?;
-            gates.webhook = Some(Asking { stated: gate.clone(), interval, expires });
+            gates.webhook = Some(Asking {
+                stated: gate.clone(),
+                interval,
+                expires,
+            });
         }
         GateType::Metric => {
             address("state the address of Prometheus")?;
             if gate.query.is_none() {
                 return Err(required("query", "state a query in PromQL"));
             }
-            let text = gate.condition.as_deref().ok_or_else(|| required("condition", "state a condition"))?;
+            let text = gate
+                .condition
+                .as_deref()
+                .ok_or_else(|| required("condition", "state a condition"))?;
             let condition = Expression::compile(text).map_err(|error| required("condition", &error.to_string()))?;
             let measuring = Measuring {
                 stated: gate.clone(),
@@ -499,7 +587,12 @@ pub struct Held {
 
 impl Held {
     fn new(gate: GateType, holds: bool, message: String) -> Self {
-        Self { gate, holds, failed: false, message }
+        Self {
+            gate,
+            holds,
+            failed: false,
+            message,
+        }
     }
 }
 
@@ -507,7 +600,14 @@ impl Held {
 pub fn digest(pipeline_uid: &str, stage: &Stage<'_>, what: &Promotable) -> Option<Digest> {
     let content = stage.content.ok()?;
     let groups = stage.gates.approval.as_ref().map(|approval| &approval.groups);
-    Some(Digest::of_json(&json!([pipeline_uid, stage.name, what.commit, what.configuration, content, groups])))
+    Some(Digest::of_json(&json!([
+        pipeline_uid,
+        stage.name,
+        what.commit,
+        what.configuration,
+        content,
+        groups
+    ])))
 }
 
 /// Pure. `now` counts for the soak, `clock` for windows and approvals. They differ only in tests.
@@ -528,10 +628,18 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
         next.well = look_at_health(stage, next.well, now);
         if index == 0 {
             // The first stage keeps nothing else from a time when it was a later stage.
-            next = StageState { well: next.well, ..StageState::default() };
+            next = StageState {
+                well: next.well,
+                ..StageState::default()
+            };
             all.candidates.push(None);
         } else {
-            if !stage.follows || next.promoted.as_ref().is_some_and(|known| known.repository != stage.repository) {
+            if !stage.follows
+                || next
+                    .promoted
+                    .as_ref()
+                    .is_some_and(|known| known.repository != stage.repository)
+            {
                 (next.promoted, next.good) = (None, None);
             }
             if let Some(well) = &next.well {
@@ -561,10 +669,20 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
                 Some(candidate) if is_valid && is_let_through(stage, &candidate) => {
                     let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
                     // There is no evidence that a commit the stage was never well at would be healthy.
-                    let before = next.good.as_ref().or(stage.serves).filter(|before| **before != candidate.what);
+                    let before = next
+                        .good
+                        .as_ref()
+                        .or(stage.serves)
+                        .filter(|before| **before != candidate.what);
                     let before = before.cloned();
                     let repository = stage.repository.to_owned();
-                    next.promoted = Some(Promoted { what: candidate.what, at: now, by, before, repository });
+                    next.promoted = Some(Promoted {
+                        what: candidate.what,
+                        at: now,
+                        by,
+                        before,
+                        repository,
+                    });
                     next.candidate = None;
                     next.approvals.clear();
                     next.answers.clear();
@@ -598,18 +716,33 @@ fn look_at_health(stage: &Stage<'_>, known: Option<Well>, now: i64) -> Option<We
         Some(known) if known.what == *what && known.since <= now => known.since.max(stage.since.min(now)),
         _ => now,
     };
-    Some(Well { what: what.clone(), since })
+    Some(Well {
+        what: what.clone(),
+        since,
+    })
 }
 
 fn roll_back(stage: &Stage<'_>, next: &mut StageState, now: i64) -> bool {
-    let Some(promoted) = next.promoted.as_ref().filter(|_| stage.on_failure == StageFailure::Rollback) else {
+    let Some(promoted) = next
+        .promoted
+        .as_ref()
+        .filter(|_| stage.on_failure == StageFailure::Rollback)
+    else {
         return false;
     };
     let has_failed = stage.failed && stage.serves == Some(&promoted.what);
-    let Some(before) = promoted.before.clone().filter(|_| has_failed) else { return false };
+    let Some(before) = promoted.before.clone().filter(|_| has_failed) else {
+        return false;
+    };
     next.refused = Some(promoted.what.clone());
     let repository = stage.repository.to_owned();
-    next.promoted = Some(Promoted { what: before, at: now, by: Vec::new(), before: None, repository });
+    next.promoted = Some(Promoted {
+        what: before,
+        at: now,
+        by: Vec::new(),
+        before: None,
+        repository,
+    });
     true
 }
 
@@ -644,7 +777,11 @@ fn find_candidate(
         next.proof = Some(proof);
         next.tested = Some(before.tests.clone());
     }
-    if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.what, next)) {
+    if next
+        .candidate
+        .as_ref()
+        .is_some_and(|proven| is_here(&proven.what, next))
+    {
         next.candidate = None;
     }
     if next.candidate.is_none() {
@@ -659,16 +796,27 @@ fn find_candidate(
         Some(well) if now < well.since + soak => {
             looks.push(well.since + soak);
             let left = u64::try_from(well.since + soak - now).unwrap_or_default();
-            format!("stage {} is healthy at it; {} to go", before.name, show(std::time::Duration::from_secs(left)))
+            format!(
+                "stage {} is healthy at it; {} to go",
+                before.name,
+                show(std::time::Duration::from_secs(left))
+            )
         }
         Some(_) => {
             // A poll changes nothing else that this decision depends on, so look again soon.
             looks.push(now + 1);
-            format!("stage {} is healthy at it; a cluster has not been heard since the soak ended", before.name)
+            format!(
+                "stage {} is healthy at it; a cluster has not been heard since the soak ended",
+                before.name
+            )
         }
     };
     let held = Held::new(GateType::Soak, false, message);
-    Some(Candidate { what: what.clone(), digest: None, gates: vec![held] })
+    Some(Candidate {
+        what: what.clone(),
+        digest: None,
+        gates: vec![held],
+    })
 }
 
 fn judge(
@@ -688,12 +836,17 @@ fn judge(
         let now = clock.as_second();
         // While the digest is unknown, keep the approvals: it may turn out to be the approved one.
         if let Some(digest) = digest {
-            next.approvals.retain(|approval| approval.digest == digest && approval.at + approving.expires > now);
+            next.approvals
+                .retain(|approval| approval.digest == digest && approval.at + approving.expires > now);
         }
         let count = if digest.is_some() { next.approvals.len() } else { 0 };
         looks.extend(next.approvals.iter().map(|approval| approval.at + approving.expires));
         let names: Vec<&str> = next.approvals.iter().map(|approval| approval.by.as_str()).collect();
-        let by = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+        let by = if names.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", names.join(", "))
+        };
         let message = format!("{count} of {} have approved{by}", approving.quorum);
         gates.push(Held::new(GateType::Approval, count >= approving.quorum, message));
     } else {
@@ -727,7 +880,9 @@ fn judge_tests(stage: &Stage<'_>, before: &Stage<'_>, tested: Option<&Tests>) ->
         ([], Some(tested)) => tested.names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
         (wanted, _) => wanted.join(", "),
     };
-    let message = lacks.clone().unwrap_or_else(|| format!("passed in stage {}: {}", before.name, passed()));
+    let message = lacks
+        .clone()
+        .unwrap_or_else(|| format!("passed in stage {}: {}", before.name, passed()));
     Some(Held::new(GateType::Test, lacks.is_none(), message))
 }
 
@@ -741,7 +896,10 @@ fn ask(
     let mut all = Vec::new();
     for (gate, stated, counts_for) in answers::asked_gates(stage.gates) {
         let Some(digest) = digest else {
-            all.push((Held::new(gate, false, "the candidate can't be determined".to_owned()), None));
+            all.push((
+                Held::new(gate, false, "the candidate can't be determined".to_owned()),
+                None,
+            ));
             continue;
         };
         let of = answers::question(digest, stated, stage.request);
@@ -749,10 +907,18 @@ fn ask(
         let (held, is_due, look) = answers::stand((gate, of), remembered, (now, counts_for));
         looks.extend(look);
         let before = remembered.filter(|answer| answer.of == of).cloned();
-        let question = Question { stage: index, gate, of, commit: commit.to_owned(), digest, before };
+        let question = Question {
+            stage: index,
+            gate,
+            of,
+            commit: commit.to_owned(),
+            digest,
+            before,
+        };
         all.push((held, (is_due && stage.follows).then_some(question)));
     }
-    next.answers.retain(|gate, _| answers::asked_gates(stage.gates).any(|(asked, ..)| asked == *gate));
+    next.answers
+        .retain(|gate, _| answers::asked_gates(stage.gates).any(|(asked, ..)| asked == *gate));
     all
 }
 

@@ -12,17 +12,28 @@ const DAY: i64 = 24 * 3600;
 fn what(text: &str) -> Promotable {
     let (commit, tag) = text.split_once('/').unwrap_or((text, ""));
     let tag = (!tag.is_empty()).then(|| ("tag".to_owned(), tag.to_owned()));
-    Promotable { commit: commit.to_owned(), configuration: tag.into_iter().collect() }
+    Promotable {
+        commit: commit.to_owned(),
+        configuration: tag.into_iter().collect(),
+    }
 }
 
 fn show_what(what: &Promotable) -> String {
-    let tag = what.configuration.get("tag").map(|tag| format!("/{tag}")).unwrap_or_default();
+    let tag = what
+        .configuration
+        .get("tag")
+        .map(|tag| format!("/{tag}"))
+        .unwrap_or_default();
     format!("{}{tag}", what.commit)
 }
 
 fn read(text: &str) -> Result<Vec<Gates>, Vec<String>> {
     let spec: PipelineSpec = serde_saphyr::from_str(text).unwrap();
-    read_gates(&spec).map_err(|all| all.into_iter().map(|one| format!("{}: {}", one.field, one.why)).collect())
+    read_gates(&spec).map_err(|all| {
+        all.into_iter()
+            .map(|one| format!("{}: {}", one.field, one.why))
+            .collect()
+    })
 }
 
 /// A pipeline of two stages. `gates` are those of the second.
@@ -36,19 +47,41 @@ fn two(gates: &str) -> String {
 fn what_makes_no_sense_is_named_with_its_field() {
     let check = |gates: &str, expected: &[&str]| assert_eq!(read(&two(gates)).unwrap_err(), expected, "{gates}");
     assert!(read(&two("[]")).is_ok());
-    assert!(read(&two("[{type: Soak, duration: 1h}, {type: Approval, quorum: 2, groups: [ops]}]")).is_ok());
-    assert!(read(&two("[{type: Window, schedule: '0 9 * * 1-5', duration: 8h, timeZone: Europe/Berlin}]")).is_ok());
+    assert!(
+        read(&two(
+            "[{type: Soak, duration: 1h}, {type: Approval, quorum: 2, groups: [ops]}]"
+        ))
+        .is_ok()
+    );
+    assert!(
+        read(&two(
+            "[{type: Window, schedule: '0 9 * * 1-5', duration: 8h, timeZone: Europe/Berlin}]"
+        ))
+        .is_ok()
+    );
     check("[{type: Soak}]", &["stages[1].gates[0].duration: say for how long"]);
     check(
         "[{type: Soak, duration: 1h}, {type: Soak, duration: 2h}]",
         &["stages[1].gates[1].type: Soak is stated twice"],
     );
-    check("[{type: Soak, duration: 1h, quorum: 2}]", &["stages[1].gates[0].quorum: a gate Soak has none"]);
-    check("[{type: Approval, expires: 1s}]", &["stages[1].gates[0].expires: must be between 1m and 720h"]);
-    check("[{type: Window, duration: 1h}]", &["stages[1].gates[0].schedule: say when it begins"]);
+    check(
+        "[{type: Soak, duration: 1h, quorum: 2}]",
+        &["stages[1].gates[0].quorum: a gate Soak has none"],
+    );
+    check(
+        "[{type: Approval, expires: 1s}]",
+        &["stages[1].gates[0].expires: must be between 1m and 720h"],
+    );
+    check(
+        "[{type: Window, duration: 1h}]",
+        &["stages[1].gates[0].schedule: say when it begins"],
+    );
     assert!(read(&two(ASKING)).is_ok(), "{:?}", read(&two(ASKING)));
     assert!(read(&two("[{type: Test}]")).is_ok());
-    check("[{type: Webhook, secretRef: {name: a}}]", &["stages[1].gates[0].address: say whom it asks"]);
+    check(
+        "[{type: Webhook, secretRef: {name: a}}]",
+        &["stages[1].gates[0].address: say whom it asks"],
+    );
     check(
         "[{type: Webhook, address: 'https://x/y?token=z', secretRef: {name: a}}]",
         &[
@@ -63,7 +96,10 @@ fn what_makes_no_sense_is_named_with_its_field() {
         "[{type: Webhook, address: 'https://x', secretRef: {name: a}, query: up}]",
         &["stages[1].gates[0].query: a gate Webhook has none"],
     );
-    check("[{type: Metric, address: 'https://x', query: up}]", &["stages[1].gates[0].condition: state a condition"]);
+    check(
+        "[{type: Metric, address: 'https://x', query: up}]",
+        &["stages[1].gates[0].condition: state a condition"],
+    );
     check(
         "[{type: Metric, address: 'https://x', query: up, condition: 'self.value > limit'}]",
         &["stages[1].gates[0].condition: knows no \"limit\": the object is \"self\""],
@@ -72,7 +108,10 @@ fn what_makes_no_sense_is_named_with_its_field() {
         "[{type: Metric, address: 'https://x', query: up, condition: 'true', interval: 10ms}]",
         &["stages[1].gates[0].interval: must be between 1s and 24h"],
     );
-    check("[{type: Test, duration: 1h}]", &["stages[1].gates[0].duration: a gate Test has none"]);
+    check(
+        "[{type: Test, duration: 1h}]",
+        &["stages[1].gates[0].duration: a gate Test has none"],
+    );
     let wrong = "stages: [{name: a, sourceRef: {name: x}, gates: [{type: Approval}]}, {name: a, sourceRef: {name: x}, sets: [b, b]}]";
     assert_eq!(
         read(wrong).unwrap_err(),
@@ -86,7 +125,10 @@ fn what_makes_no_sense_is_named_with_its_field() {
     );
     let newer = json!({"stages": [{"name": "a"}, {"name": "b", "gates": [{"type": "Approval", "notAuthor": true}]}]});
     assert_eq!(unknown_gate_field(&newer).as_deref(), Some("notAuthor"));
-    assert_eq!(unknown_gate_field(&json!({"stages": [{"gates": [{"type": "Soak", "duration": "1h"}]}]})), None);
+    assert_eq!(
+        unknown_gate_field(&json!({"stages": [{"gates": [{"type": "Soak", "duration": "1h"}]}]})),
+        None
+    );
 }
 
 #[test]
@@ -100,7 +142,11 @@ fn each_field_of_a_gate_is_known_and_belongs_to_a_type() {
     assert_eq!(serde_json::to_value(&gate).unwrap(), all);
     let stated: BTreeSet<&str> = all.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(stated, BTreeSet::from(GATE_FIELDS));
-    assert_eq!(foreign_fields(&gate).len(), GATE_FIELDS.len() - 2, "all but type and duration");
+    assert_eq!(
+        foreign_fields(&gate).len(),
+        GATE_FIELDS.len() - 2,
+        "all but type and duration"
+    );
 }
 
 const ASKING: &str = "[{type: Webhook, address: 'https://x', secretRef: {name: a}, interval: 10m, expires: 2h}, \
@@ -172,7 +218,11 @@ impl World {
             since: 0,
             heard: self.heard,
             failed: false,
-            content: if self.is_valid { Ok(content) } else { Err("it is invalid") },
+            content: if self.is_valid {
+                Ok(content)
+            } else {
+                Err("it is invalid")
+            },
             tests: &self.tests,
             request: self.request.as_deref(),
         };
@@ -195,8 +245,16 @@ impl World {
         let (first, content) = (Gates::default(), self.content());
         let clock = Timestamp::from_second(self.now).unwrap();
         let decision = decide("uid", &self.stages(&first, &content), &self.state, (self.now, clock));
-        let again = decide("uid", &self.stages(&first, &content), &decision.state, (self.now, clock));
-        assert!(again.promoted.is_empty() && again.rolled_back.is_empty(), "what was done is done again: {again:#?}");
+        let again = decide(
+            "uid",
+            &self.stages(&first, &content),
+            &decision.state,
+            (self.now, clock),
+        );
+        assert!(
+            again.promoted.is_empty() && again.rolled_back.is_empty(),
+            "what was done is done again: {again:#?}"
+        );
         self.state = serde_json::from_str(&serde_json::to_string(&decision.state).unwrap()).unwrap();
         decision
     }
@@ -204,7 +262,12 @@ impl World {
     fn approve(&mut self, by: &str, commit: &str) {
         let (first, content) = (Gates::default(), self.content());
         let digest = digest("uid", &self.stages(&first, &content)[1], &what(commit)).unwrap();
-        let approval = Approval { by: by.to_owned(), at: self.now, digest, reason: String::new() };
+        let approval = Approval {
+            by: by.to_owned(),
+            at: self.now,
+            digest,
+            reason: String::new(),
+        };
         self.state.stages.entry("b".to_owned()).or_default().approve(approval);
     }
 
@@ -215,17 +278,33 @@ impl World {
 
     /// Gives an answer if the question is still asked. Returns whether it is.
     fn answer(&mut self, question: &Question, said: Said) -> bool {
-        let asked = self.questions().into_iter().find(|now| now.gate == question.gate && now.of == question.of);
+        let asked = self
+            .questions()
+            .into_iter()
+            .find(|now| now.gate == question.gate && now.of == question.of);
         let Some(question) = asked else { return false };
-        let heard = Heard { said, message: "m".to_owned(), after: None };
+        let heard = Heard {
+            said,
+            message: "m".to_owned(),
+            after: None,
+        };
         let answer = question.answer(&self.gates, &heard, self.now).unwrap();
-        self.state.stages.entry("b".to_owned()).or_default().answers.insert(question.gate, answer);
+        self.state
+            .stages
+            .entry("b".to_owned())
+            .or_default()
+            .answers
+            .insert(question.gate, answer);
         true
     }
 
     /// Answers the question that a gate asks now.
     fn say(&mut self, gate: GateType, said: Said) {
-        let question = self.questions().into_iter().find(|question| question.gate == gate).unwrap();
+        let question = self
+            .questions()
+            .into_iter()
+            .find(|question| question.gate == gate)
+            .unwrap();
         assert!(self.answer(&question, said));
     }
 
@@ -235,7 +314,10 @@ impl World {
 
     fn candidate(&mut self) -> Option<(String, Vec<String>)> {
         let candidate = self.look().candidates.pop()??;
-        Some((show_what(&candidate.what), candidate.gates.into_iter().map(|held| held.message).collect()))
+        Some((
+            show_what(&candidate.what),
+            candidate.gates.into_iter().map(|held| held.message).collect(),
+        ))
     }
 }
 
@@ -243,13 +325,22 @@ impl World {
 fn a_commit_soaks_is_approved_by_two_and_goes_on() {
     let mut world = World::new("[{type: Soak, duration: 1h}, {type: Approval, quorum: 2}]");
     let (commit, told) = world.candidate().unwrap();
-    assert_eq!((commit.as_str(), told[0].as_str()), ("c0", "stage a is healthy at it; 1h to go"));
+    assert_eq!(
+        (commit.as_str(), told[0].as_str()),
+        ("c0", "stage a is healthy at it; 1h to go")
+    );
     world.now += 3600;
     let (_, told) = world.candidate().unwrap();
-    assert_eq!(told, ["stage a is healthy at it; a cluster has not been heard since the soak ended"]);
+    assert_eq!(
+        told,
+        ["stage a is healthy at it; a cluster has not been heard since the soak ended"]
+    );
     world.heard = world.now;
     let (_, told) = world.candidate().unwrap();
-    assert_eq!(told, ["the stage before was healthy at it for 1h", "0 of 2 have approved"]);
+    assert_eq!(
+        told,
+        ["the stage before was healthy at it for 1h", "0 of 2 have approved"]
+    );
     world.approve("ada", "c0");
     world.approve("ada", "c0");
     assert_eq!(world.candidate().unwrap().1[1], "1 of 2 have approved: ada");
@@ -262,7 +353,10 @@ fn a_commit_soaks_is_approved_by_two_and_goes_on() {
     assert_eq!(world.candidate().unwrap().1[1], "1 of 2 have approved: bob");
     world.approve("ada", "c0");
     let decision = world.look();
-    assert_eq!((decision.promoted.as_slice(), world.promoted().as_deref()), ([1].as_slice(), Some("c0")));
+    assert_eq!(
+        (decision.promoted.as_slice(), world.promoted().as_deref()),
+        ([1].as_slice(), Some("c0"))
+    );
     assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().by, ["bob", "ada"]);
 }
 
@@ -330,7 +424,10 @@ fn a_stage_that_somebody_took_into_their_own_hands_goes_on_from_what_it_serves()
     world.follows = true;
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c1"));
-    assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before, Some(what("urgent")));
+    assert_eq!(
+        world.state.stages["b"].promoted.as_ref().unwrap().before,
+        Some(what("urgent"))
+    );
 }
 
 #[test]
@@ -357,7 +454,10 @@ fn texts_go_with_a_commit_and_others_are_another_commit() {
     world.approve("ada", "c0/3");
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c0/3"));
-    assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before, Some(what("c0/2")));
+    assert_eq!(
+        world.state.stages["b"].promoted.as_ref().unwrap().before,
+        Some(what("c0/2"))
+    );
 }
 
 #[test]
@@ -420,7 +520,10 @@ fn texts_do_not_go_by_a_pull_request() {
     );
     assert!(read(&stages).is_ok(), "{:?}", read(&stages));
     let told = read(&format!("{stages}\npromotes: {{configuration: [tag]}}")).unwrap_err();
-    assert!(told[0].starts_with("stages[1].pullRequest: texts go with what"), "{told:?}");
+    assert!(
+        told[0].starts_with("stages[1].pullRequest: texts go with what"),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -431,12 +534,18 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
     let first = world.questions().remove(0);
     assert_eq!((first.commit.as_str(), first.before.as_ref()), ("c0", None));
     world.say(GateType::Webhook, Said::Error);
-    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it could not be asked: m", 0));
+    assert_eq!(
+        (told(&mut world).as_str(), world.questions().len()),
+        ("it could not be asked: m", 0)
+    );
     world.now += 2;
     assert_ne!(world.questions().remove(0).id(), first.id());
     world.say(GateType::Webhook, Said::Wait);
     world.now += 59;
-    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it says wait: m", 0));
+    assert_eq!(
+        (told(&mut world).as_str(), world.questions().len()),
+        ("it says wait: m", 0)
+    );
     world.now += 1;
     let late = world.questions().remove(0);
     world.say(GateType::Webhook, Said::Pass);
@@ -448,7 +557,10 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
     assert!(!world.answer(&late, Said::Pass));
     world.say(GateType::Webhook, Said::Fail);
     world.now += 30 * DAY;
-    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it says fail: m", 0));
+    assert_eq!(
+        (told(&mut world).as_str(), world.questions().len()),
+        ("it says fail: m", 0)
+    );
     assert!(world.look().candidates[1].as_ref().unwrap().gates[1].failed);
     // A person has the question asked again. A pass counts for an hour.
     world.request = Some("now".to_owned());
@@ -465,23 +577,37 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
 #[test]
 fn a_measurement_holds_in_a_row_without_silence_and_fails_at_its_limit() {
     let gate = "{type: Metric, address: 'https://x', query: up, condition: 'self.value == 1', interval: 1m, ";
-    let mut world = World::new(&format!("[{gate} count: 3, duration: 2m, failureLimit: 2}}, {{type: Approval}}]"));
+    let mut world = World::new(&format!(
+        "[{gate} count: 3, duration: 2m, failureLimit: 2}}, {{type: Approval}}]"
+    ));
     let measured = |world: &mut World, said: Said| {
         world.say(GateType::Metric, said);
         world.candidate().unwrap().1.remove(1)
     };
-    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    assert_eq!(
+        measured(&mut world, Said::Pass),
+        "it holds: m; 1 of 3 times in a row, 2m to go"
+    );
     world.now += 60;
     assert_eq!(measured(&mut world, Said::Error), "it could not be measured: m");
     world.now += 2;
-    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 2 of 3 times in a row, 58s to go");
+    assert_eq!(
+        measured(&mut world, Said::Pass),
+        "it holds: m; 2 of 3 times in a row, 58s to go"
+    );
     world.now += 60;
     assert_eq!(measured(&mut world, Said::Fail), "it does not hold: m; 1 of 2 failures");
     // The hub is away.
     world.now += 60;
-    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    assert_eq!(
+        measured(&mut world, Said::Pass),
+        "it holds: m; 1 of 3 times in a row, 2m to go"
+    );
     world.now += 3600;
-    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    assert_eq!(
+        measured(&mut world, Said::Pass),
+        "it holds: m; 1 of 3 times in a row, 2m to go"
+    );
     for _ in 0..2 {
         world.now += 60;
         measured(&mut world, Said::Pass);
@@ -506,7 +632,9 @@ fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
     let told = |world: &mut World| world.candidate().unwrap().1.remove(1);
     assert_eq!(told(&mut world), "nothing of stage a states a test smoke");
     world.tests.add(|| "ServiceDeployment db".to_owned(), stated(&[]));
-    world.tests.add(|| "ServiceDeployment smoke".to_owned(), stated(&["smoke"]));
+    world
+        .tests
+        .add(|| "ServiceDeployment smoke".to_owned(), stated(&["smoke"]));
     assert_eq!(told(&mut world), "passed in stage a: smoke");
     // The previous stage has gone on, and no test is stated any more. The proven commit was tested.
     world.serves[0] = Some(what("c1"));

@@ -63,7 +63,10 @@ impl Proposal {
                 branch: branch.to_owned(),
                 url: url.to_owned(),
                 // Commits of another branch are unknown here.
-                made: known.filter(|known| is_there(known)).map(|known| known.made.clone()).unwrap_or_default(),
+                made: known
+                    .filter(|known| is_there(known))
+                    .map(|known| known.made.clone())
+                    .unwrap_or_default(),
                 phase: Phase::Open,
                 problem: None,
             },
@@ -76,7 +79,10 @@ impl Proposal {
 
     /// The commit that was pushed. None: none was.
     pub fn pushed(&self) -> Option<&str> {
-        self.made.last().map(String::as_str).filter(|_| self.phase == Phase::Pushed)
+        self.made
+            .last()
+            .map(String::as_str)
+            .filter(|_| self.phase == Phase::Pushed)
     }
 
     /// Records a commit before it is pushed.
@@ -112,16 +118,28 @@ pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'s
     let PullRequest { path, branch, from, .. } = stage.pull_request.as_ref()?;
     let is_outside = |path: &str| path.starts_with('/') || path.split('/').any(|name| ["", ".", ".."].contains(&name));
     if is_first {
-        return Some(("pullRequest", "the first stage follows its repository: nothing is promoted to it"));
+        return Some((
+            "pullRequest",
+            "the first stage follows its repository: nothing is promoted to it",
+        ));
     }
     if stage.on_failure != StageFailure::Halt {
-        return Some(("onFailure", "what people have merged is not taken back: they revert it in Git"));
+        return Some((
+            "onFailure",
+            "what people have merged is not taken back: they revert it in Git",
+        ));
     }
     if is_outside(path) {
-        return Some(("pullRequest.path", "say it from the root of the repository, without . and .."));
+        return Some((
+            "pullRequest.path",
+            "say it from the root of the repository, without . and ..",
+        ));
     }
     if from.as_ref().is_some_and(|from| is_outside(&from.path)) {
-        return Some(("pullRequest.from.path", "say it from the root of the repository, without . and .."));
+        return Some((
+            "pullRequest.from.path",
+            "say it from the root of the repository, without . and ..",
+        ));
     }
     let is_bad_part = |part: &str| part.starts_with('.') || part.ends_with(".lock");
     let is_bad = |branch: &str| is_outside(branch) || branch.contains("..") || branch.split('/').any(is_bad_part);
@@ -138,7 +156,10 @@ mod tests {
 
     fn promoted(commit: &str, at: i64) -> Promoted {
         Promoted {
-            what: Promotable { commit: commit.to_owned(), ..Promotable::default() },
+            what: Promotable {
+                commit: commit.to_owned(),
+                ..Promotable::default()
+            },
             at,
             by: Vec::new(),
             before: None,
@@ -152,45 +173,81 @@ mod tests {
         let mut first = Proposal::of(&promoted("c1", 1), None, place);
         assert_eq!(first.judge("m1", None, false), Way::Free);
         assert_eq!(first.judge("m1", Some("x"), false), Way::Taken);
-        assert_eq!(first.judge("m1", Some("x"), true), Way::Free, "what is merged is lost by nobody");
+        assert_eq!(
+            first.judge("m1", Some("x"), true),
+            Way::Free,
+            "what is merged is lost by nobody"
+        );
         first.note_made("m1");
         // The hub was killed before or after the push, and the target branch moved on.
         assert_eq!(first.judge("m1", Some("m1"), false), Way::Done);
         assert_eq!(first.judge("m2", Some("m1"), false), Way::Free);
         first.note_made("m2");
-        first.problem = Some(Problem { reason: "X".to_owned(), message: "x".to_owned(), lasting: false });
+        first.problem = Some(Problem {
+            reason: "X".to_owned(),
+            message: "x".to_owned(),
+            lasting: false,
+        });
         first.phase = Phase::Pushed;
         assert_eq!(first.pushed(), Some("m2"));
         assert_eq!(Proposal::of(&promoted("c1", 1), Some(&first), place), first);
 
         let next = Proposal::of(&promoted("c2", 2), Some(&first), place);
-        assert_eq!((next.phase, next.pushed(), next.problem.clone()), (Phase::Open, None, None));
+        assert_eq!(
+            (next.phase, next.pushed(), next.problem.clone()),
+            (Phase::Open, None, None)
+        );
         assert_eq!(next.judge("m3", Some("m2"), false), Way::Free);
         assert_eq!(next.judge("m3", Some("m2+"), false), Way::Taken);
-        assert_eq!(Proposal::of(&promoted("c2", 2), Some(&next), ("https://h/a", "farwater/promote/x")).problem, None);
-        let elsewhere = Proposal::of(&promoted("c2", 2), Some(&first), ("https://h/a", "farwater/promote/other"));
+        assert_eq!(
+            Proposal::of(&promoted("c2", 2), Some(&next), ("https://h/a", "farwater/promote/x")).problem,
+            None
+        );
+        let elsewhere = Proposal::of(
+            &promoted("c2", 2),
+            Some(&first),
+            ("https://h/a", "farwater/promote/other"),
+        );
         assert_eq!(elsewhere.judge("m3", Some("m2"), false), Way::Taken);
         for n in 0..20 {
             first.note_made(&n.to_string());
         }
-        assert_eq!((first.made.len(), first.made.last().unwrap().as_str()), (MOST_MADE, "19"));
+        assert_eq!(
+            (first.made.len(), first.made.last().unwrap().as_str()),
+            (MOST_MADE, "19")
+        );
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
         fn field(change: impl Fn(&mut PipelineStage), is_first: bool) -> Option<&'static str> {
-            let pull = PullRequest { path: "a/b.yaml".to_owned(), ..PullRequest::default() };
-            let mut stage = PipelineStage { pull_request: Some(pull), ..PipelineStage::default() };
+            let pull = PullRequest {
+                path: "a/b.yaml".to_owned(),
+                ..PullRequest::default()
+            };
+            let mut stage = PipelineStage {
+                pull_request: Some(pull),
+                ..PipelineStage::default()
+            };
             change(&mut stage);
             check(&stage, is_first).map(|(field, _)| field)
         }
         let with = |edit: fn(&mut PullRequest)| field(|stage| edit(stage.pull_request.as_mut().unwrap()), false);
         assert_eq!(field(|_| {}, false), None);
         assert_eq!(field(|_| {}, true), Some("pullRequest"));
-        assert_eq!(field(|stage| stage.on_failure = StageFailure::Rollback, false), Some("onFailure"));
+        assert_eq!(
+            field(|stage| stage.on_failure = StageFailure::Rollback, false),
+            Some("onFailure")
+        );
         assert_eq!(with(|pull| pull.path = "../a".to_owned()), Some("pullRequest.path"));
         assert_eq!(with(|pull| pull.path = "/a".to_owned()), Some("pullRequest.path"));
-        assert_eq!(with(|pull| pull.branch = Some("a..b".to_owned())), Some("pullRequest.branch"));
-        assert_eq!(with(|pull| pull.branch = Some("a//b".to_owned())), Some("pullRequest.branch"));
+        assert_eq!(
+            with(|pull| pull.branch = Some("a..b".to_owned())),
+            Some("pullRequest.branch")
+        );
+        assert_eq!(
+            with(|pull| pull.branch = Some("a//b".to_owned())),
+            Some("pullRequest.branch")
+        );
     }
 }

@@ -65,7 +65,10 @@ pub struct ApprovedPrune {
 impl ApprovedPrune {
     /// None where the plan follows from no approval.
     pub fn of(plan: &PrunePlan) -> Option<Self> {
-        Some(Self { plan: plan.approved?, uids: uids(&plan.candidates) })
+        Some(Self {
+            plan: plan.approved?,
+            uids: uids(&plan.candidates),
+        })
     }
 
     fn covers(&self, candidates: &[Candidate]) -> bool {
@@ -106,7 +109,10 @@ impl HeldSet {
         plans.retain(|digest| *digest != plan.digest);
         plans.push(plan.digest);
         plans.drain(..plans.len().saturating_sub(MAX_PLANS));
-        Some(Self { uids: uids(&plan.candidates), plans })
+        Some(Self {
+            uids: uids(&plan.candidates),
+            plans,
+        })
     }
 
     /// The newest earlier plans whose approval is valid for the set.
@@ -124,11 +130,18 @@ impl HeldSet {
 /// uids of the objects that are deleted now. A namespace that waits for other services is not among them: objects may be
 /// added to it meanwhile, so it needs an approval of its own when its turn comes.
 fn uids(candidates: &[Candidate]) -> BTreeSet<String> {
-    candidates.iter().filter(|candidate| !candidate.waits).map(|candidate| candidate.uid.clone()).collect()
+    candidates
+        .iter()
+        .filter(|candidate| !candidate.waits)
+        .map(|candidate| candidate.uid.clone())
+        .collect()
 }
 
 fn are_among(candidates: &[Candidate], uids: &BTreeSet<String>) -> bool {
-    candidates.iter().filter(|candidate| !candidate.waits).all(|candidate| uids.contains(&candidate.uid))
+    candidates
+        .iter()
+        .filter(|candidate| !candidate.waits)
+        .all(|candidate| uids.contains(&candidate.uid))
 }
 
 /// Why objects leave.
@@ -169,7 +182,9 @@ impl Guards<'_> {
     fn is_approved(&self, candidates: &[Candidate], digest: Digest) -> bool {
         let Some(approved) = self.approved else { return false };
         approved == digest
-            || self.begun.is_some_and(|begun| approved == begun.plan && begun.covers(candidates))
+            || self
+                .begun
+                .is_some_and(|begun| approved == begun.plan && begun.covers(candidates))
             || self.was_held.is_some_and(|held| held.is_approved(candidates, approved))
     }
 }
@@ -199,10 +214,18 @@ impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EmptyRender => f.write_str("the source holds no objects any more"),
-            Self::TooMany { deletes, replaced: 0, inventory } => {
+            Self::TooMany {
+                deletes,
+                replaced: 0,
+                inventory,
+            } => {
                 write!(f, "{deletes} of {inventory} objects would be deleted")
             }
-            Self::TooMany { deletes, replaced, inventory } => {
+            Self::TooMany {
+                deletes,
+                replaced,
+                inventory,
+            } => {
                 write!(
                     f,
                     "{deletes} of {inventory} objects would be deleted, and {replaced} of them replaced by others of their kinds"
@@ -240,12 +263,18 @@ pub struct PrunePlan {
 impl PrunePlan {
     /// The objects to delete now, if the verdict is to delete.
     pub fn going(&self) -> Vec<Candidate> {
-        self.candidates.iter().filter(|candidate| !candidate.waits).cloned().collect()
+        self.candidates
+            .iter()
+            .filter(|candidate| !candidate.waits)
+            .cloned()
+            .collect()
     }
 
     /// What status shows while the set is held.
     pub fn held(&self) -> Option<HeldPrune> {
-        let Verdict::Hold(reasons) = &self.verdict else { return None };
+        let Verdict::Hold(reasons) = &self.verdict else {
+            return None;
+        };
         let told: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         Some(HeldPrune {
             digest: self.digest,
@@ -275,7 +304,10 @@ pub fn is_protected(object: &ObjectRef) -> bool {
     let is_of_all = matches!(
         (object.group.as_str(), object.kind.as_str()),
         ("rbac.authorization.k8s.io", "ClusterRole" | "ClusterRoleBinding")
-            | ("admissionregistration.k8s.io", "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration")
+            | (
+                "admissionregistration.k8s.io",
+                "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration"
+            )
     );
     is_of_all || holds_others(object)
 }
@@ -320,7 +352,12 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
             reasons => Verdict::Hold(reasons),
         }
     };
-    PrunePlan { digest, candidates, verdict, approved }
+    PrunePlan {
+        digest,
+        candidates,
+        verdict,
+        approved,
+    }
 }
 
 /// Number of objects that no other object with the same generated name replaces.
@@ -341,7 +378,11 @@ fn hold_reasons(candidates: &[Candidate], guards: &Guards<'_>) -> Vec<HoldReason
         if guards.desired == 0 {
             reasons.push(HoldReason::EmptyRender);
         } else if lost * 2 > inventory || (lost > FEW && lost * SHARE > inventory) {
-            reasons.push(HoldReason::TooMany { deletes, replaced: deletes - lost, inventory });
+            reasons.push(HoldReason::TooMany {
+                deletes,
+                replaced: deletes - lost,
+                inventory,
+            });
         }
         if guards.unapplied > 0 {
             reasons.push(HoldReason::Unapplied(guards.unapplied));

@@ -30,7 +30,9 @@ pub fn revive(mut state: Value) -> Result<Value, String> {
         revive_job(&mut state)?;
     }
 
-    let Some(object) = state.as_object_mut() else { return Err("its state is damaged".to_owned()) };
+    let Some(object) = state.as_object_mut() else {
+        return Err("its state is damaged".to_owned());
+    };
     object.remove("status");
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Err("its state is damaged".to_owned());
@@ -84,7 +86,10 @@ fn revive_job(state: &mut Value) -> Result<(), String> {
     if let Some(spec) = state.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("selector");
     }
-    if let Some(labels) = state.pointer_mut("/spec/template/metadata/labels").and_then(Value::as_object_mut) {
+    if let Some(labels) = state
+        .pointer_mut("/spec/template/metadata/labels")
+        .and_then(Value::as_object_mut)
+    {
         labels.retain(|name, _| {
             !matches!(name.as_str(), "controller-uid" | "job-name") && !name.starts_with("batch.kubernetes.io/")
         });
@@ -94,7 +99,9 @@ fn revive_job(state: &mut Value) -> Result<(), String> {
 
 /// Removes allocated addresses and ports, which another object may have now.
 fn forget_addresses(state: &mut Value) {
-    let Some(spec) = state.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = state.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     if spec.get("clusterIP").is_some_and(|address| address != "None") {
         spec.remove("clusterIP");
         spec.remove("clusterIPs");
@@ -165,7 +172,10 @@ mod tests {
         let over = job(json!({"conditions": [{"type": "Complete", "status": "True"}]}));
         assert!(revive(over).unwrap_err().contains("run again"));
         let revived = revive(job(json!({"active": 1}))).unwrap();
-        assert_eq!(revived["spec"], json!({"template": {"metadata": {"labels": {"app": "x"}}}}));
+        assert_eq!(
+            revived["spec"],
+            json!({"template": {"metadata": {"labels": {"app": "x"}}}})
+        );
     }
 
     #[test]

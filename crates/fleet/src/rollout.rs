@@ -129,18 +129,31 @@ pub fn decide(
     clock: Clock,
 ) -> Decision {
     let mut state = state.clone();
-    let mut views = look(policy, &state, members, members.iter().map(|member| member.track), clock);
+    let mut views = look(
+        policy,
+        &state,
+        members,
+        members.iter().map(|member| member.track),
+        clock,
+    );
     let begins = begin(&mut state, target, members, &views);
     // While it is unknown whether another rollout begins, an order can't be matched to a number.
     let is_known = state.target == Some(target);
     if is_known {
-        views.iter_mut().zip(members).for_each(|(view, member)| view.ask(member));
+        views
+            .iter_mut()
+            .zip(members)
+            .for_each(|(view, member)| view.ask(member));
     }
     if begins {
         let tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
         views = look(policy, &state, members, tracks, clock);
     }
-    if let Some(order) = policy.order.as_ref().filter(|order| is_known && state.obeyed != Some(order.id)) {
+    if let Some(order) = policy
+        .order
+        .as_ref()
+        .filter(|order| is_known && state.obeyed != Some(order.id))
+    {
         let tracks = orders::obey(policy, &mut state, order, members, &views);
         views = look(policy, &state, members, tracks, clock);
     }
@@ -161,14 +174,33 @@ pub fn decide(
 
     rest(&mut state, target, &views, resting);
 
-    let changed = members.iter().zip(&views).enumerate().filter(|(_, (member, view))| view.track != member.track);
+    let changed = members
+        .iter()
+        .zip(&views)
+        .enumerate()
+        .filter(|(_, (member, view))| view.track != member.track);
     let tracks = changed.map(|(index, (_, view))| (index, view.track)).collect();
     let phase = phase(policy, &state, &gates, &views);
     let counts = count(members, &views, resting);
-    let rests = members.iter().zip(&views).map(|(member, view)| view.rests(&state, member)).collect();
+    let rests = members
+        .iter()
+        .zip(&views)
+        .map(|(member, view)| view.rests(&state, member))
+        .collect();
     let outlook = Outlook::of(policy, &gates, members, &views, phase);
     let next_look = views.iter().filter_map(|view| view.due).min();
-    Decision { tracks, released, retracted, phase, latch: gates.latch, counts, rests, outlook, next_look, state }
+    Decision {
+        tracks,
+        released,
+        retracted,
+        phase,
+        latch: gates.latch,
+        counts,
+        rests,
+        outlook,
+        next_look,
+        state,
+    }
 }
 
 /// Views of all members, after each has learned from its evidence.
@@ -181,7 +213,8 @@ fn look(
 ) -> Vec<View> {
     let view = |(member, track)| {
         let view = View::of(policy, state, member, track, clock);
-        view.learn().map_or(view, |track| View::of(policy, state, member, track, clock))
+        view.learn()
+            .map_or(view, |track| View::of(policy, state, member, track, clock))
     };
     members.iter().zip(tracks).map(view).collect()
 }
@@ -191,8 +224,15 @@ fn look(
 /// revision, but nothing else is new.
 fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[View]) -> bool {
     // A refused change waits for a person, whose order must name the current number.
-    let moves = views.iter().any(|view| matches!(view.case, Case::Pending | Case::Refused));
-    let is_new = || views.iter().zip(members).any(|(view, member)| view.wants_new_change(member));
+    let moves = views
+        .iter()
+        .any(|view| matches!(view.case, Case::Pending | Case::Refused));
+    let is_new = || {
+        views
+            .iter()
+            .zip(members)
+            .any(|(view, member)| view.wants_new_change(member))
+    };
     if !moves || (state.open && (state.target == Some(target) || !is_new())) {
         // The new target asks no member for another change.
         if views.iter().all(|view| view.case != Case::Looking) {
@@ -223,7 +263,10 @@ fn rest(state: &mut State, target: Digest, views: &[View], resting: &Resting) {
     state.open = false;
     state.target = Some(target);
     if resting.done() > 0 || views.iter().any(|view| view.case == Case::Done) {
-        state.last_good = Some(LastGood { number: state.number, target });
+        state.last_good = Some(LastGood {
+            number: state.number,
+            target,
+        });
     }
 }
 
@@ -241,7 +284,11 @@ fn phase(policy: &Policy, state: &State, gates: &Gates, views: &[View]) -> Phase
 }
 
 fn count(members: &[Member<'_>], views: &[View], resting: &Resting) -> Counts {
-    let mut counts = Counts { updated: resting.done(), deferred: resting.deferred(), ..Counts::default() };
+    let mut counts = Counts {
+        updated: resting.done(),
+        deferred: resting.deferred(),
+        ..Counts::default()
+    };
     for (member, view) in members.iter().zip(views) {
         counts.soaking += usize::from(view.case == Case::InFlight && member.soaks(&view.track));
         let one = match view.case {

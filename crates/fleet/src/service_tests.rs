@@ -18,12 +18,17 @@ pub const MAX_TESTS_BYTES: usize = 16 << 10;
 /// Checks whether tests can be run. The error is the field below `spec.tests`, and what it must be.
 pub fn check_tests(tests: &[ServiceTest]) -> Result<(), (String, String)> {
     for (i, test) in tests.iter().enumerate() {
-        duration::TEST_TIMEOUT.check(&test.timeout).map_err(|wrong| (format!("[{i}].timeout"), wrong))?;
+        duration::TEST_TIMEOUT
+            .check(&test.timeout)
+            .map_err(|wrong| (format!("[{i}].timeout"), wrong))?;
     }
     let bytes = serde_json::to_vec(tests).map_or(0, |json| json.len());
     if bytes > MAX_TESTS_BYTES {
         let wrong = format!("all tests together have {bytes} bytes as JSON, and may have {MAX_TESTS_BYTES}");
-        return Err((String::new(), format!("{wrong}; a longer script belongs into the image or the source")));
+        return Err((
+            String::new(),
+            format!("{wrong}; a longer script belongs into the image or the source"),
+        ));
     }
     Ok(())
 }
@@ -52,7 +57,9 @@ fn render_test(service: &str, test: &ServiceTest) -> Value {
     if let Some(account) = &test.service_account_name {
         pod["serviceAccountName"] = json!(account);
     }
-    let timeout = duration::TEST_TIMEOUT.check(&test.timeout).unwrap_or(duration::TEST_TIMEOUT.most);
+    let timeout = duration::TEST_TIMEOUT
+        .check(&test.timeout)
+        .unwrap_or(duration::TEST_TIMEOUT.most);
     json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -88,7 +95,10 @@ mod tests {
             "env": [{"name": "A", "value": "1"}], "serviceAccountName": "tester"}),
         );
         let job = &render_tests("web", &[smoke])[0].manifest;
-        assert_eq!(job["metadata"], json!({"name": "web-test-smoke", "annotations": {HOOK: "Test", TEST: "smoke"}}));
+        assert_eq!(
+            job["metadata"],
+            json!({"name": "web-test-smoke", "annotations": {HOOK: "Test", TEST: "smoke"}})
+        );
         let spec = json!({"backoffLimit": 2, "activeDeadlineSeconds": 90, "template": {"spec": {
             "restartPolicy": "Never", "serviceAccountName": "tester",
             "containers": [{"name": "test", "image": "curl", "command": ["curl", "http://web"], "env": [{"name": "A", "value": "1"}]}]}}});
@@ -109,9 +119,18 @@ mod tests {
             let (at, told) = check_tests(&[test(value)]).unwrap_err();
             assert_eq!((at.as_str(), told.as_str()), (field, wrong));
         };
-        check(json!({"name": "a", "image": "b", "timeout": "25h"}), "[0].timeout", "must be between 1s and 24h");
+        check(
+            json!({"name": "a", "image": "b", "timeout": "25h"}),
+            "[0].timeout",
+            "must be between 1s and 24h",
+        );
         let long = json!({"name": "a", "image": "b", "args": vec!["x".repeat(4000); 5]});
-        assert!(check_tests(&[test(long)]).unwrap_err().1.starts_with("all tests together have 20"));
+        assert!(
+            check_tests(&[test(long)])
+                .unwrap_err()
+                .1
+                .starts_with("all tests together have 20")
+        );
         assert_eq!(check_tests(&[test(json!({"name": "a", "image": "b"}))]), Ok(()));
     }
 }

@@ -76,7 +76,10 @@ impl<'s> Template<'s> {
         let (mut parameters, mut problems, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (n, parameter) in spec.parameters.iter().enumerate() {
             let mut refuse = |field: &str, why: String| {
-                problems.push(SpecProblem { field: format!("parameters[{n}]{field}"), why });
+                problems.push(SpecProblem {
+                    field: format!("parameters[{n}]{field}"),
+                    why,
+                });
             };
             if !names.insert(&parameter.name) {
                 refuse(".name", format!("{:?} is stated twice", parameter.name));
@@ -94,7 +97,11 @@ impl<'s> Template<'s> {
                 _ => refuse("", "state one of value, fromLabel and expression".to_owned()),
             }
         }
-        if problems.is_empty() { Ok(Self { name, spec, parameters }) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(Self { name, spec, parameters })
+        } else {
+            Err(problems)
+        }
     }
 
     /// Labels of each of the set's services.
@@ -110,38 +117,60 @@ impl<'s> Template<'s> {
     }
 
     pub fn stamp(&self, cluster: ClusterInput<'_>) -> Result<Stamped, StampProblem> {
-        let variant = self.spec.overrides.iter().find(|one| selects(&one.cluster_selector, cluster.labels));
+        let variant = self
+            .spec
+            .overrides
+            .iter()
+            .find(|one| selects(&one.cluster_selector, cluster.labels));
         let template = &self.spec.template;
         let body = variant.map_or_else(|| template.spec.clone(), |one| template.spec.patched(&one.patch));
-        let reference =
-            ClusterReference { name: cluster.name.to_owned(), namespace: Some(cluster.namespace.to_owned()) };
+        let reference = ClusterReference {
+            name: cluster.name.to_owned(),
+            namespace: Some(cluster.namespace.to_owned()),
+        };
         let mut spec = body.on(&reference, self.spec.deletion_policy);
         self.add_texts(&mut spec, cluster)?;
         let labels = Self::labels(self.name, self.spec);
-        Ok(Stamped { name: service_name(self.name, cluster.name), labels, spec })
+        Ok(Stamped {
+            name: service_name(self.name, cluster.name),
+            labels,
+            spec,
+        })
     }
 
     fn add_texts(&self, spec: &mut Map<String, Value>, cluster: ClusterInput<'_>) -> Result<(), StampProblem> {
         if self.parameters.is_empty() {
             return Ok(());
         }
-        let mut texts = spec.get("configuration").and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut texts = spec
+            .get("configuration")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         let seen = see(cluster);
         let subject = Subject::new(&seen);
         for (parameter, from) in &self.parameters {
             let found = match from {
                 From::Value(value) => Ok((*value).to_owned()),
-                From::Label(label) => cluster.labels.get(*label).cloned().ok_or_else(|| StampProblem::NoLabel {
+                From::Label(label) => cluster
+                    .labels
+                    .get(*label)
+                    .cloned()
+                    .ok_or_else(|| StampProblem::NoLabel {
+                        parameter: parameter.name.clone(),
+                        label: (*label).to_owned(),
+                    }),
+                From::Expression(expression) => expression.text(&subject).map_err(|error| StampProblem::Expression {
                     parameter: parameter.name.clone(),
-                    label: (*label).to_owned(),
+                    error,
                 }),
-                From::Expression(expression) => expression
-                    .text(&subject)
-                    .map_err(|error| StampProblem::Expression { parameter: parameter.name.clone(), error }),
             };
             let text = found.or_else(|problem| parameter.default.clone().ok_or(problem))?;
             if text.len() > MAX_TEXT {
-                return Err(StampProblem::TooLong { parameter: parameter.name.clone(), bytes: text.len() });
+                return Err(StampProblem::TooLong {
+                    parameter: parameter.name.clone(),
+                    bytes: text.len(),
+                });
             }
             texts.insert(parameter.name.clone(), text.into());
         }
@@ -211,7 +240,11 @@ fn fit(name: &str, limit: usize) -> String {
 
 /// Namespaces in which clusters of a set may be: the set's own, and that of the administrators.
 pub fn cluster_namespaces(set_namespace: &str) -> Vec<&str> {
-    if set_namespace == ADMIN_NAMESPACE { vec![ADMIN_NAMESPACE] } else { vec![set_namespace, ADMIN_NAMESPACE] }
+    if set_namespace == ADMIN_NAMESPACE {
+        vec![ADMIN_NAMESPACE]
+    } else {
+        vec![set_namespace, ADMIN_NAMESPACE]
+    }
 }
 
 #[cfg(test)]

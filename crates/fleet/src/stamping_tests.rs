@@ -18,7 +18,10 @@ fn set(more: Value) -> ServiceSetSpec {
 }
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 fn stamp(spec: &ServiceSetSpec, own: &[(&str, &str)]) -> Result<Stamped, StampProblem> {
@@ -66,7 +69,11 @@ fn parameters_are_stated_or_of_a_label_or_computed() {
 
 #[test]
 fn what_a_cluster_lacks_is_an_error_and_no_empty_text() {
-    let wrong = |parameter: Value| stamp(&set(json!({"parameters": [parameter]})), &[]).unwrap_err().to_string();
+    let wrong = |parameter: Value| {
+        stamp(&set(json!({"parameters": [parameter]})), &[])
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(
         wrong(json!({"name": "region", "fromLabel": "region"})),
         "parameter region: the cluster has no label region; label it, or state a default"
@@ -92,11 +99,23 @@ fn the_first_override_that_selects_a_cluster_counts() {
         {"clusterSelector": {}, "patch": {"path": "other"}},
     ]}));
     let small = stamp(&spec, &[("size", "small")]).unwrap().spec;
-    assert_eq!((&small["path"], &small["configuration"]), (&json!("small"), &json!({"color": "blue"})));
+    assert_eq!(
+        (&small["path"], &small["configuration"]),
+        (&json!("small"), &json!({"color": "blue"}))
+    );
     let other = stamp(&spec, &[]).unwrap().spec;
-    assert_eq!((&other["path"], &other["configuration"]["size"]), (&json!("other"), &json!("s")));
-    let variants: Vec<_> = Template::variants(&spec).map(|(at, spec)| (at, spec.0["path"].clone())).collect();
-    let expected = [("template.spec", "web"), ("overrides[0].patch", "small"), ("overrides[1].patch", "other")];
+    assert_eq!(
+        (&other["path"], &other["configuration"]["size"]),
+        (&json!("other"), &json!("s"))
+    );
+    let variants: Vec<_> = Template::variants(&spec)
+        .map(|(at, spec)| (at, spec.0["path"].clone()))
+        .collect();
+    let expected = [
+        ("template.spec", "web"),
+        ("overrides[0].patch", "small"),
+        ("overrides[1].patch", "other"),
+    ];
     assert_eq!(variants, expected.map(|(at, path)| (at.to_owned(), json!(path))));
 }
 
@@ -105,7 +124,10 @@ fn what_makes_no_sense_is_named_with_its_place() {
     let problems = |parameters: Value| {
         let spec = set(json!({"parameters": parameters}));
         let found = Template::read("web", &spec).err().unwrap_or_default();
-        found.into_iter().map(|problem| format!("{}: {}", problem.field, problem.why)).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.field, problem.why))
+            .collect::<Vec<_>>()
     };
     assert_eq!(
         problems(json!([

@@ -6,8 +6,11 @@ use serde::{Deserialize, de::IgnoredAny};
 pub const VERSION: &str = "2";
 
 pub const SERVICES: &str = "servicedeployments.farwater.dev";
-pub const SOURCES: [&str; 3] =
-    ["gitrepositories.farwater.dev", "helmrepositories.farwater.dev", "ocirepositories.farwater.dev"];
+pub const SOURCES: [&str; 3] = [
+    "gitrepositories.farwater.dev",
+    "helmrepositories.farwater.dev",
+    "ocirepositories.farwater.dev",
+];
 pub const CLUSTERS: &str = "clusters.farwater.dev";
 /// The counted kinds.
 pub const KINDS: &[&str] = &[SERVICES, SOURCES[0], SOURCES[1], SOURCES[2], CLUSTERS];
@@ -51,7 +54,10 @@ struct Condition {
 
 impl Status {
     fn condition(&self, kind: &str) -> Option<&str> {
-        self.conditions.iter().find(|condition| condition.kind == kind).map(|condition| &*condition.status)
+        self.conditions
+            .iter()
+            .find(|condition| condition.kind == kind)
+            .map(|condition| &*condition.status)
     }
 
     fn holds(&self, kind: &str) -> bool {
@@ -72,7 +78,9 @@ impl Status {
 
 /// The states of a resource, from its kind and its status as JSON. An unreadable status counts as an empty one.
 pub fn states(kind: &str, status: Option<&[u8]>) -> Vec<&'static str> {
-    let status: Status = status.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
+    let status: Status = status
+        .and_then(|json| serde_json::from_slice(json).ok())
+        .unwrap_or_default();
     let besides = match kind {
         SERVICES => status.holds("PruneHeld").then_some(PRUNE_HELD),
         kind if SOURCES.contains(&kind) => status.stale_since.is_some().then_some(STALE),
@@ -116,7 +124,11 @@ mod tests {
         check(SERVICES, vec![held(false)], &[NEW]);
         check(SOURCES[1], Verdict::stalled("Unauthorized", ""), &[FAILING]);
         check(CLUSTERS, Verdict::ready("Connected", ""), &[]);
-        check(CLUSTERS, vec![Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", "")], &[RESTORED]);
+        check(
+            CLUSTERS,
+            vec![Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", "")],
+            &[RESTORED],
+        );
     }
 
     #[test]

@@ -95,7 +95,12 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     verdicts.extend(pin_verdict(&inputs));
     verdicts.extend(frozen_verdict(&inputs));
     if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
-        verdicts.push(Verdict::new("SecretsStale", Some(true), "BackendFailed", cut(stale, MAX_STALE_BYTES)));
+        verdicts.push(Verdict::new(
+            "SecretsStale",
+            Some(true),
+            "BackendFailed",
+            cut(stale, MAX_STALE_BYTES),
+        ));
     }
 
     let mut status = ServiceDeploymentStatus {
@@ -103,7 +108,10 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
         assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
         bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
-        configuration: inputs.assigned.map(|assigned| assigned.configuration.clone()).unwrap_or_default(),
+        configuration: inputs
+            .assigned
+            .map(|assigned| assigned.configuration.clone())
+            .unwrap_or_default(),
         held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
         changed_by: inputs.previous.changed_by.clone(),
         pinned_by: inputs.previous.pinned_by.clone(),
@@ -123,7 +131,10 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         hooks: None,
         unhealthy: Vec::new(),
         held_prune: None,
-        last_deletion: inputs.report.and_then(|report| report.deletion.clone()).map(|one| sign_deletion(&inputs, one)),
+        last_deletion: inputs
+            .report
+            .and_then(|report| report.deletion.clone())
+            .map(|one| sign_deletion(&inputs, one)),
         last_applied_time: inputs.previous.last_applied_time.clone(),
         assigned_entry: matches!(inputs.action, Action::Apply(_)).then_some(inputs.entry),
         applied_entry: inputs.previous.applied_entry,
@@ -139,7 +150,9 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
             held.objects.truncate(MAX_HELD_OBJECTS);
             held.earlier.truncate(MAX_HELD_EARLIER);
             held.contents.truncate(MAX_HELD_CONTENTS);
-            held.contents.iter_mut().for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
+            held.contents
+                .iter_mut()
+                .for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
             held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
             held
         });
@@ -162,7 +175,11 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
 fn failed_since(inputs: &Inputs<'_>, status: &ServiceDeploymentStatus) -> Option<Time> {
     let holds = |kind: &str| conditions::holding(&status.conditions, kind).is_some();
     match (holds("Stalled"), holds("Ready")) {
-        (true, _) => inputs.previous.failed_since.clone().or_else(|| Some(conditions::whole_seconds(inputs.now))),
+        (true, _) => inputs
+            .previous
+            .failed_since
+            .clone()
+            .or_else(|| Some(conditions::whole_seconds(inputs.now))),
         (false, true) => None,
         (false, false) => inputs.previous.failed_since.clone(),
     }
@@ -178,37 +195,76 @@ fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
         Action::Hold { .. } | Action::Unreadable(_) => None,
     };
     let is_its = |plan: Digest| plan == deletion.digest || Some(plan) == deletion.approved_plan;
-    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved.is_some_and(is_its));
-    let approved_by = known.and_then(|known| known.approved_by.clone()).or_else(|| approver.cloned());
-    Deletion { approved_by, ..deletion }
+    let approver = inputs
+        .previous
+        .approved_by
+        .as_ref()
+        .filter(|_| approved.is_some_and(is_its));
+    let approved_by = known
+        .and_then(|known| known.approved_by.clone())
+        .or_else(|| approver.cloned());
+    Deletion {
+        approved_by,
+        ..deletion
+    }
 }
 
 /// Objects that others changed and that are left so, as the service or the object asks.
 fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     let drifted: Vec<&ObjectReport> = report.objects.iter().filter(|o| o.sync == SyncState::Drifted).collect();
     let first = drifted.first()?;
-    let noun = if drifted.len() == 1 { "object differs" } else { "objects differ" };
-    let message = format!("{} {noun} from the source: {}: {}", drifted.len(), first.object, first.message);
+    let noun = if drifted.len() == 1 {
+        "object differs"
+    } else {
+        "objects differ"
+    };
+    let message = format!(
+        "{} {noun} from the source: {}: {}",
+        drifted.len(),
+        first.object,
+        first.message
+    );
     Some(Verdict::new("Drifted", Some(true), "ChangedByOthers", message))
 }
 
 /// The source's candidate, if the service is not to run it now.
 fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
-    let is_held =
-        inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_) | Why::Rollout | Why::Frozen(_));
-    let news = |candidate: &&Candidate| inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
+    let is_held = inputs.pin.is_some()
+        || matches!(
+            inputs.why,
+            Why::Suspended | Why::Waiting(_) | Why::Rollout | Why::Frozen(_)
+        );
+    let news = |candidate: &&Candidate| {
+        inputs
+            .assigned
+            .is_none_or(|assigned| !assigned.is_same_content(candidate))
+    };
     inputs.candidate.filter(|_| is_held).filter(news)
 }
 
 /// A condition in addition to `Ready`: a pinned service may be healthy.
 fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let pin = inputs.pin.filter(|_| !inputs.deleting)?;
-    let (assigned, by) = (inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle), &inputs.previous.pinned_by);
+    let (assigned, by) = (
+        inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle),
+        &inputs.previous.pinned_by,
+    );
     let what = assigned.map_or_else(|| pin.bundle.to_string(), |assigned| assigned.revision.clone());
     let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-    let reason = pin.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    let held = held_candidate(inputs).map(|held| format!("; {} is held back", held.revision)).unwrap_or_default();
-    Some(Verdict::new("Pinned", Some(true), "Pinned", format!("pinned to {what}{by}{reason}{held}")))
+    let reason = pin
+        .reason
+        .as_ref()
+        .map(|reason| format!(" ({reason})"))
+        .unwrap_or_default();
+    let held = held_candidate(inputs)
+        .map(|held| format!("; {} is held back", held.revision))
+        .unwrap_or_default();
+    Some(Verdict::new(
+        "Pinned",
+        Some(true),
+        "Pinned",
+        format!("pinned to {what}{by}{reason}{held}"),
+    ))
 }
 
 /// A condition in addition to `Ready`: the version that it runs may be healthy.
@@ -225,9 +281,12 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return trouble_verdicts(inputs, trouble);
     }
     if let Why::Waiting(reasons) = inputs.why {
-        let newer = inputs.candidate.map_or("the newer version", |candidate| &candidate.revision);
-        let kept =
-            inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
+        let newer = inputs
+            .candidate
+            .map_or("the newer version", |candidate| &candidate.revision);
+        let kept = inputs.assigned.map_or_else(String::new, |assigned| {
+            format!("; {} stays assigned", assigned.revision)
+        });
         return Verdict::reconciling("DependencyNotReady", format!("{newer} {reasons}{kept}"));
     }
 
@@ -256,7 +315,9 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
 /// A service keeps running its assigned version; the trouble is reported in either case.
 fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -> Vec<Verdict> {
     use crate::assignment::Trouble;
-    let kept = inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
+    let kept = inputs.assigned.map_or_else(String::new, |assigned| {
+        format!("; {} stays assigned", assigned.revision)
+    });
     let message = format!("{trouble}{kept}");
     match trouble {
         Trouble::ClusterMissing { .. } => Verdict::stalled("ClusterNotFound", message),
@@ -280,11 +341,25 @@ fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Strin
         (Action::Hold { reason }, _) => format!("{REMOVAL_HELD}: {reason}"),
         (_, Some(report)) if !report.message.is_empty() => report.message.clone(),
         (_, Some(_)) => format!("cluster {} is removing it", inputs.cluster),
-        (_, None) => format!("waits for the agent of cluster {} to confirm the removal", inputs.cluster),
+        (_, None) => format!(
+            "waits for the agent of cluster {} to confirm the removal",
+            inputs.cluster
+        ),
     };
     // A service that orphans its objects does not wait for its agent.
-    let is_stuck = inputs.silent && matches!(inputs.action, Action::Remove { policy: DeletionPolicy::Delete, .. });
-    if is_stuck { format!("{message}; the agent is silent: {REMOVAL_EXIT}") } else { message }
+    let is_stuck = inputs.silent
+        && matches!(
+            inputs.action,
+            Action::Remove {
+                policy: DeletionPolicy::Delete,
+                ..
+            }
+        );
+    if is_stuck {
+        format!("{message}; the agent is silent: {REMOVAL_EXIT}")
+    } else {
+        message
+    }
 }
 
 fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
@@ -293,21 +368,29 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return Verdict::reconciling(WAITING_FOR_AGENT, waiting_message(inputs, revision));
     };
     match report.outcome {
-        Outcome::Applying => {
-            Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message))
-        }
+        Outcome::Applying => Verdict::reconciling(
+            "Progressing",
+            with_detail(format!("applying {revision}"), &report.message),
+        ),
         Outcome::Superseded | Outcome::Removed => Verdict::reconciling(
             "Progressing",
             with_detail(format!("{revision} is about to be applied"), &report.message),
         ),
         Outcome::Failed => {
-            let reason =
-                if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
+            let reason = if report.message.is_empty() {
+                first_message(&report.objects)
+            } else {
+                report.message.clone()
+            };
             match failed_phase(&report.hooks) {
-                Some(HookPhase::Test) => {
-                    Verdict::stalled(TEST_FAILED, with_detail(format!("{revision} failed its tests"), &reason))
-                }
-                Some(_) => Verdict::stalled(HOOK_FAILED, with_detail(format!("a hook of {revision} failed"), &reason)),
+                Some(HookPhase::Test) => Verdict::stalled(
+                    TEST_FAILED,
+                    with_detail(format!("{revision} failed its tests"), &reason),
+                ),
+                Some(_) => Verdict::stalled(
+                    HOOK_FAILED,
+                    with_detail(format!("a hook of {revision} failed"), &reason),
+                ),
                 None => {
                     let message = format!("{revision} was not applied completely");
                     Verdict::stalled("ApplyFailed", with_detail(message, &reason))
@@ -316,9 +399,16 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         }
         Outcome::Applied => health_verdicts(inputs, report, revision),
         Outcome::Unknown => {
-            let message =
-                format!("the agent of cluster {} says what only a newer hub knows; upgrade the hub", inputs.cluster);
-            vec![Verdict::new("Ready", None, "ReportUnknown", with_detail(message, &report.message))]
+            let message = format!(
+                "the agent of cluster {} says what only a newer hub knows; upgrade the hub",
+                inputs.cluster
+            );
+            vec![Verdict::new(
+                "Ready",
+                None,
+                "ReportUnknown",
+                with_detail(message, &report.message),
+            )]
         }
     }
 }
@@ -327,7 +417,10 @@ fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
     if inputs.joined {
         format!("waits for the agent of cluster {} to apply {revision}", inputs.cluster)
     } else {
-        format!("cluster {0} has not joined; run: farwater cluster join {0}", inputs.cluster)
+        format!(
+            "cluster {0} has not joined; run: farwater cluster join {0}",
+            inputs.cluster
+        )
     }
 }
 
@@ -347,10 +440,16 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
         let message = describe_held(held);
         return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
     }
-    let tests = if let Action::Apply(deployment) = inputs.action { deployment.tests.as_slice() } else { &[] };
+    let tests = if let Action::Apply(deployment) = inputs.action {
+        deployment.tests.as_slice()
+    } else {
+        &[]
+    };
     if let Some(test) = missing_test(report, tests) {
-        let message =
-            format!("test {test} of {revision} was not run: the agent of cluster {} runs no tests", inputs.cluster);
+        let message = format!(
+            "test {test} of {revision} was not run: the agent of cluster {} runs no tests",
+            inputs.cluster
+        );
         return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
     }
     let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
@@ -364,12 +463,20 @@ fn describe_held(held: &HeldPrune) -> String {
 }
 
 fn with_detail(message: String, detail: &str) -> String {
-    if detail.is_empty() { message } else { format!("{message}: {detail}") }
+    if detail.is_empty() {
+        message
+    } else {
+        format!("{message}: {detail}")
+    }
 }
 
 pub(crate) fn first_message(objects: &[ObjectReport]) -> String {
     first_unhealthy(objects).first().map_or_else(String::new, |first| {
-        if first.message.is_empty() { first.object.to_string() } else { format!("{}: {}", first.object, first.message) }
+        if first.message.is_empty() {
+            first.object.to_string()
+        } else {
+            format!("{}: {}", first.object, first.message)
+        }
     })
 }
 
@@ -398,7 +505,9 @@ fn count_hooks(hooks: &[HookReport]) -> HookCounts {
 
 /// The phase of the first failed hook. Hooks that run because of a failure are not its cause.
 fn failed_phase(hooks: &[HookReport]) -> Option<HookPhase> {
-    let failed = hooks.iter().filter(|hook| hook.state == HookState::Failed && hook.phase != HookPhase::SyncFail);
+    let failed = hooks
+        .iter()
+        .filter(|hook| hook.state == HookState::Failed && hook.phase != HookPhase::SyncFail);
     failed.map(|hook| hook.phase).min()
 }
 
@@ -437,7 +546,11 @@ fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
 
 /// Drops one example. False: none is left.
 fn shorten_deletion(deletion: &mut Deletion) -> bool {
-    deletion.objects.pop().is_some() || deletion.undone.as_mut().is_some_and(|undone| undone.failures.pop().is_some())
+    deletion.objects.pop().is_some()
+        || deletion
+            .undone
+            .as_mut()
+            .is_some_and(|undone| undone.failures.pop().is_some())
 }
 
 /// Drops examples until the status fits. Counts and conditions stay.
@@ -445,7 +558,12 @@ fn fit(status: &mut ServiceDeploymentStatus) {
     let bytes = |status: &ServiceDeploymentStatus| serde_json::to_vec(status).map_or(0, |json| json.len());
     while bytes(status) > MAX_STATUS_BYTES {
         let held = status.held_prune.as_mut().and_then(|held| held.objects.pop()).is_some();
-        let contents = !held && status.held_prune.as_mut().and_then(|held| held.contents.pop()).is_some();
+        let contents = !held
+            && status
+                .held_prune
+                .as_mut()
+                .and_then(|held| held.contents.pop())
+                .is_some();
         let deleted = !held && !contents && status.last_deletion.as_mut().is_some_and(shorten_deletion);
         if !held && !contents && !deleted && status.unhealthy.pop().is_none() {
             return;

@@ -44,7 +44,9 @@ pub fn judge(present: &Present<'_>) -> Option<Refusal> {
     }
     let mut owners = metadata.owner_references.iter().flatten();
     if let Some(owner) = owners.find(|owner| owner.controller == Some(true)) {
-        return Some(Refusal::Owned { by: format!("{} {}", owner.kind, owner.name) });
+        return Some(Refusal::Owned {
+            by: format!("{} {}", owner.kind, owner.name),
+        });
     }
     if let Some(what) = describe_other(present) {
         return Some(Refusal::Other(what));
@@ -60,7 +62,11 @@ fn describe_other(present: &Present<'_>) -> Option<String> {
     let reference = &spec.source_ref;
     let of_path = if spec.path.is_empty() { "." } else { &spec.path };
     if reference.kind != SourceKind::GitRepository {
-        let chart = spec.chart.as_ref().map(|chart| format!("chart {} of ", chart.name)).unwrap_or_default();
+        let chart = spec
+            .chart
+            .as_ref()
+            .map(|chart| format!("chart {} of ", chart.name))
+            .unwrap_or_default();
         return Some(format!("it deploys {chart}{} {}", reference.kind, reference.name));
     }
     // Without its GitRepository only the folder can be compared.
@@ -69,7 +75,9 @@ fn describe_other(present: &Present<'_>) -> Option<String> {
     if is_same && theirs == ours && spec.sources.is_empty() {
         return None;
     }
-    let from = present.url.map_or_else(|| format!("GitRepository {}", reference.name), str::to_owned);
+    let from = present
+        .url
+        .map_or_else(|| format!("GitRepository {}", reference.name), str::to_owned);
     let more = match spec.sources.len() {
         0 => String::new(),
         count => format!(" and {count} more of its sources"),
@@ -80,15 +88,26 @@ fn describe_other(present: &Present<'_>) -> Option<String> {
 /// One spelling for each folder: `./apps/web/` is `apps/web`, and the root is `.`.
 pub fn plain_folder(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
+    if parts.is_empty() {
+        ".".to_owned()
+    } else {
+        parts.join("/")
+    }
 }
 
 /// Field managers of the service's source reference.
 fn makers(entries: &[ManagedFieldsEntry]) -> Vec<&str> {
     let states_source = |entry: &&ManagedFieldsEntry| {
-        entry.fields_v1.as_ref().is_some_and(|fields| fields.0["f:spec"]["f:sourceRef"].is_object())
+        entry
+            .fields_v1
+            .as_ref()
+            .is_some_and(|fields| fields.0["f:spec"]["f:sourceRef"].is_object())
     };
-    entries.iter().filter(states_source).filter_map(|entry| entry.manager.as_deref()).collect()
+    entries
+        .iter()
+        .filter(states_source)
+        .filter_map(|entry| entry.manager.as_deref())
+        .collect()
 }
 
 #[cfg(test)]
@@ -107,13 +126,22 @@ mod tests {
             "spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web/"},
         });
         for (part, more) in [("metadata", metadata), ("spec", spec)] {
-            service[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            service[part]
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
         }
         serde_json::from_value(service).unwrap()
     }
 
     fn check(service: &ServiceDeployment, (url, is_same): (Option<&str>, bool), changes: bool, expected: Option<&str>) {
-        let present = Present { service, url, is_same_repository: is_same, path: "apps/web", changes };
+        let present = Present {
+            service,
+            url,
+            is_same_repository: is_same,
+            path: "apps/web",
+            changes,
+        };
         let told = judge(&present).map(|refusal| match refusal {
             Refusal::Deleting { held_by } => format!("is being deleted: {held_by}"),
             Refusal::Owned { by } => format!("is owned by {by}"),
@@ -136,12 +164,22 @@ mod tests {
             Some("it deploys folder apps/web of https://git.example.com/other.git"),
         );
         let moved = service(json!({}), json!({"path": "apps/api"}));
-        check(&moved, (Some(URL), true), true, Some("it deploys folder apps/api of https://git.example.com/infra.git"));
+        check(
+            &moved,
+            (Some(URL), true),
+            true,
+            Some("it deploys folder apps/api of https://git.example.com/infra.git"),
+        );
         let chart = service(
             json!({}),
             json!({"sourceRef": {"kind": "HelmRepository", "name": "charts"}, "chart": {"name": "web"}, "path": ""}),
         );
-        check(&chart, (None, false), true, Some("it deploys chart web of HelmRepository charts"));
+        check(
+            &chart,
+            (None, false),
+            true,
+            Some("it deploys chart web of HelmRepository charts"),
+        );
     }
 
     #[test]

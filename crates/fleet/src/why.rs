@@ -135,7 +135,14 @@ pub struct Finding {
 
 impl Finding {
     fn new(standing: Standing, link: Link, sentence: impl Into<String>) -> Self {
-        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), first: None, next: None }
+        Self {
+            standing,
+            link: Some(link),
+            sentence: sentence.into(),
+            evidence: Vec::new(),
+            first: None,
+            next: None,
+        }
     }
 
     fn broken(link: Link, sentence: impl Into<String>) -> Self {
@@ -156,8 +163,15 @@ impl Finding {
 
     fn condition(self, of: &str, condition: Option<&Condition>) -> Self {
         let Some(condition) = condition else { return self };
-        let message = if condition.message.is_empty() { String::new() } else { format!(": {}", condition.message) };
-        self.because(format!("{of} {}={} ({}){message}", condition.type_, condition.status, condition.reason))
+        let message = if condition.message.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", condition.message)
+        };
+        self.because(format!(
+            "{of} {}={} ({}){message}",
+            condition.type_, condition.status, condition.reason
+        ))
     }
 
     fn next(mut self, step: NextStep) -> Self {
@@ -223,9 +237,16 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
             farwater_api::service_deployment::DeletionPolicy::Delete => REMOVAL_EXIT,
             farwater_api::service_deployment::DeletionPolicy::Orphan => "the hub lets go of its objects by itself",
         };
-        return Some(finding.because("the service is being deleted, which the agent has to confirm").because(exit));
+        return Some(
+            finding
+                .because("the service is being deleted, which the agent has to confirm")
+                .because(exit),
+        );
     }
-    let ready = service.status.as_ref().and_then(|status| find(&status.conditions, "Ready"));
+    let ready = service
+        .status
+        .as_ref()
+        .and_then(|status| find(&status.conditions, "Ready"));
     if let Some(held) = ready.filter(|c| c.reason == "Removing" && c.message.starts_with(REMOVAL_HELD)) {
         let told = format!("the service is being deleted for {age}; {}", sentence(held));
         return Some(Finding::progressing(Link::Dependencies, told));
@@ -234,8 +255,14 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         Link::Agent,
         format!("the service is being deleted for {age}; the agent has not yet confirmed that it {what}"),
     );
-    let held_by = if holders.is_empty() { String::new() } else { format!("held by {holders}") };
-    Some(judge_prune(evidence).map_or(finding.because(held_by), |held| held.because("the service is being deleted")))
+    let held_by = if holders.is_empty() {
+        String::new()
+    } else {
+        format!("held by {holders}")
+    };
+    Some(judge_prune(evidence).map_or(finding.because(held_by), |held| {
+        held.because("the service is being deleted")
+    }))
 }
 
 fn describe_object(service: &ServiceDeployment) -> NextStep {
@@ -245,7 +272,10 @@ fn describe_object(service: &ServiceDeployment) -> NextStep {
 /// The pin in the hub's words, or as the spec states it while there are none.
 fn describe_pin(service: &ServiceDeployment) -> Option<String> {
     let pin = service.spec.pin.as_ref()?;
-    let told = service.status.as_ref().and_then(|status| find(&status.conditions, "Pinned"));
+    let told = service
+        .status
+        .as_ref()
+        .and_then(|status| find(&status.conditions, "Pinned"));
     Some(told.map_or_else(|| format!("pinned to {}", pin.bundle), sentence))
 }
 
@@ -272,7 +302,11 @@ fn judge_one_source(
     let source = match found {
         Lookup::Found(source) => source,
         Lookup::Missing => {
-            let field = if number == 0 { "sourceRef".to_owned() } else { format!("sources[{}].sourceRef", number - 1) };
+            let field = if number == 0 {
+                "sourceRef".to_owned()
+            } else {
+                format!("sources[{}].sourceRef", number - 1)
+            };
             return Some(
                 Finding::broken(Link::Source, format!("the {kind} {namespace}/{name} does not exist"))
                     .because(format!("spec.{field}.name is {name:?}"))
@@ -326,10 +360,16 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let holds = |type_: &str| holding(&status.conditions, type_).map(sentence);
     let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
     Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
-        Some(why) => HeldBack { sentence: format!("{held} is held back: {why}"), by_people: true },
+        Some(why) => HeldBack {
+            sentence: format!("{held} is held back: {why}"),
+            by_people: true,
+        },
         None => {
             let why = find(&status.conditions, "Ready").map(sentence).unwrap_or_default();
-            HeldBack { sentence: format!("{held} is not assigned yet: {why}"), by_people: false }
+            HeldBack {
+                sentence: format!("{held} is not assigned yet: {why}"),
+                by_people: false,
+            }
         }
     })
 }
@@ -349,7 +389,9 @@ pub fn refused(service: &ServiceDeployment) -> Option<String> {
         now: Timestamp::UNIX_EPOCH,
     };
     let is_refusal = |c: &&Condition| refuse(&alone, c).is_some();
-    held_back(service).map(|held| held.sentence).or_else(|| ready.filter(is_refusal).map(sentence))
+    held_back(service)
+        .map(|held| held.sentence)
+        .or_else(|| ready.filter(is_refusal).map(sentence))
 }
 
 /// The broken link of a refusal, and the next command.
@@ -365,9 +407,9 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
 
     let finding = match c.reason.as_str() {
         "SourceNotFound" => Finding::broken(Link::Source, told).next(edit()),
-        "ChartNotFound" => {
-            Finding::broken(Link::Source, told).because("publish it, or correct spec.chart").next(edit())
-        }
+        "ChartNotFound" => Finding::broken(Link::Source, told)
+            .because("publish it, or correct spec.chart")
+            .next(edit()),
         "SourceNotReady" => Finding::progressing(Link::Source, told).next(of_source()),
         "FilesNotReady" => Finding::progressing(Link::Source, told).next(fetch()),
         "PinFailed" => {
@@ -392,7 +434,10 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
         "Held" => {
             let finding = Finding::broken(Link::Placement, format!("the service is {told}"));
             let by = service.status.as_ref().and_then(|status| status.suspended_by.as_ref());
-            let by = by.filter(|_| spec.suspend).map(|by| format!("suspended by {by}")).unwrap_or_default();
+            let by = by
+                .filter(|_| spec.suspend)
+                .map(|by| format!("suspended by {by}"))
+                .unwrap_or_default();
             let next = match spec.suspend {
                 true => format!("resume {}", flags(service)),
                 false => format!("get {}", of_cluster(evidence)),
@@ -411,14 +456,21 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
 /// Files that can't be gathered. `told`: the hub's message, `REVISION: FILE: WHY`.
 fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
     const NO_FOLDER: &str = "the source has no such folder";
-    let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
+    let path = if service.spec.path.is_empty() {
+        "."
+    } else {
+        &service.spec.path
+    };
     if !told.contains(NO_FOLDER) {
         return Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}"));
     }
     let (revision, rest) = told.split_once(": ").unwrap_or(("its revision", told));
     let folder = rest.split_once(": ").map_or(path, |(folder, _)| folder);
-    Finding::broken(Link::Source, format!("the source has no folder {folder:?} at {revision}"))
-        .because("push it, or correct spec.path; the next command asks the source now")
+    Finding::broken(
+        Link::Source,
+        format!("the source has no folder {folder:?} at {revision}"),
+    )
+    .because("push it, or correct spec.path; the next command asks the source now")
 }
 
 /// The next step for a dependency: the only one, or all of them if it is unknown which one is meant.
@@ -434,8 +486,15 @@ fn of_dependency(service: &ServiceDeployment) -> NextStep {
 /// `clusters east -n farwater-admin`
 fn of_cluster(evidence: &Evidence<'_>) -> String {
     let reference = &evidence.service.spec.cluster_ref;
-    let found = evidence.cluster.found().and_then(|cluster| cluster.metadata.namespace.as_deref());
-    let namespace = reference.namespace.as_deref().or(found).unwrap_or(namespace_of(evidence.service));
+    let found = evidence
+        .cluster
+        .found()
+        .and_then(|cluster| cluster.metadata.namespace.as_deref());
+    let namespace = reference
+        .namespace
+        .as_deref()
+        .or(found)
+        .unwrap_or(namespace_of(evidence.service));
     format!("clusters {} -n {namespace}", reference.name)
 }
 
@@ -447,7 +506,10 @@ fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
 fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let told = sentence(frozen(service)?);
-    let is_new = service.status.as_ref().is_some_and(|status| status.assigned_revision.is_none());
+    let is_new = service
+        .status
+        .as_ref()
+        .is_some_and(|status| status.assigned_revision.is_none());
     let told = match is_new {
         true => format!("nothing is here yet: {told}"),
         false => format!("what runs is healthy, and something newer is not here yet: {told}"),
@@ -459,7 +521,12 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
         None => flags(service),
     };
     let next = NextStep::Farwater(format!("freeze --override {held} --reason TEXT"));
-    Some(Finding::progressing(Link::Window, told).because(revisions(service)).because(exit).next(next))
+    Some(
+        Finding::progressing(Link::Window, told)
+            .because(revisions(service))
+            .because(exit)
+            .next(next),
+    )
 }
 
 /// Everything that the service runs is in order, but its set asks for a newer version.
@@ -475,7 +542,11 @@ fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
         Progress::Waiting | Progress::Deferred => "what runs is healthy, and a newer version is not here yet",
         Progress::Still => "what runs is healthy, and a newer version does not come here",
     };
-    let step = if member.step.is_empty() { String::new() } else { format!(", step {}", member.step) };
+    let step = if member.step.is_empty() {
+        String::new()
+    } else {
+        format!(", step {}", member.step)
+    };
     let told = format!(
         "{what}: rollout {} of ServiceSet {set} is {}{step}: it {}",
         rollout.number, rollout.phase, member.standing
@@ -484,9 +555,17 @@ fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
         RolloutPhase::Halted | RolloutPhase::Aborted => Finding::broken(Link::Rollout, told),
         _ => Finding::progressing(Link::Rollout, told),
     };
-    let halted = rollout.halted_by.as_ref().map(|by| format!("halted by {by}")).unwrap_or_default();
+    let halted = rollout
+        .halted_by
+        .as_ref()
+        .map(|by| format!("halted by {by}"))
+        .unwrap_or_default();
     let namespace = namespace_of(evidence.service);
-    Some(finding.because(halted).next(NextStep::Farwater(format!("rollout status {set} -n {namespace}"))))
+    Some(
+        finding
+            .because(halted)
+            .next(NextStep::Farwater(format!("rollout status {set} -n {namespace}"))),
+    )
 }
 
 fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -495,9 +574,12 @@ fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
         Lookup::Found(cluster) => cluster,
         Lookup::Missing => {
             return Some(
-                Finding::broken(Link::Cluster, format!("the cluster {:?} does not exist", reference.name))
-                    .because(format!("spec.clusterRef.name is {:?}", reference.name))
-                    .next(NextStep::Farwater("get clusters -A".to_owned())),
+                Finding::broken(
+                    Link::Cluster,
+                    format!("the cluster {:?} does not exist", reference.name),
+                )
+                .because(format!("spec.clusterRef.name is {:?}", reference.name))
+                .next(NextStep::Farwater("get clusters -A".to_owned())),
             );
         }
         Lookup::Unreadable => return None,
@@ -520,13 +602,16 @@ fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Fi
                 .next(NextStep::Farwater(format!("cluster join {name} -n {namespace}"))),
         ),
         (_, Some(age)) => Some(
-            Finding::broken(Link::Cluster, format!("nothing was heard from the cluster {name} for {age}"))
-                .condition(&of, ready)
-                .because("workloads there keep running as last reported")
-                .next(NextStep::InCluster(format!(
-                    "get pods,events -n {} # or the log of farwater-agent",
-                    farwater_api::AGENT_NAMESPACE
-                ))),
+            Finding::broken(
+                Link::Cluster,
+                format!("nothing was heard from the cluster {name} for {age}"),
+            )
+            .condition(&of, ready)
+            .because("workloads there keep running as last reported")
+            .next(NextStep::InCluster(format!(
+                "get pods,events -n {} # or the log of farwater-agent",
+                farwater_api::AGENT_NAMESPACE
+            ))),
         ),
     }
 }
@@ -554,7 +639,10 @@ fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
     let ready =
         find(&status.conditions, "Ready").filter(|c| [HOOK_FAILED, TEST_FAILED].contains(&c.reason.as_str()))?;
     let counts = status.hooks.unwrap_or_default();
-    let counted = format!("hooks and tests: {} failed, {} succeeded", counts.failed, counts.succeeded);
+    let counted = format!(
+        "hooks and tests: {} failed, {} succeeded",
+        counts.failed, counts.succeeded
+    );
     Some(
         Finding::broken(Link::Hooks, sentence(ready))
             .because(counted)
@@ -569,9 +657,18 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     let refused: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Refused).collect();
     let list = NextStep::Farwater(format!("objects {}", flags(evidence.service)));
     if let Some(first) = refused.first() {
-        let finding = Finding::broken(Link::Objects, format!("{} was refused: {}", first.object, or_silence(first)))
-            .because(waiters(objects, &first.object));
-        return Some(refused.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list));
+        let finding = Finding::broken(
+            Link::Objects,
+            format!("{} was refused: {}", first.object, or_silence(first)),
+        )
+        .because(waiters(objects, &first.object));
+        return Some(
+            refused
+                .iter()
+                .skip(1)
+                .fold(finding, |f, o| f.because(describe(o)))
+                .next(list),
+        );
     }
     let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
     // The waiting objects wait for the unhealthy one.
@@ -580,56 +677,114 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     let first = waiting[0];
     let message = or_silence(first);
-    let what =
-        message.strip_prefix("waits ").map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
+    let what = message
+        .strip_prefix("waits ")
+        .map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
     let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
     let next = first.waits_for.as_deref().map_or(list, describe_in_cluster);
-    Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(next))
+    Some(
+        waiting
+            .iter()
+            .skip(1)
+            .fold(finding, |f, o| f.because(describe(o)))
+            .next(next),
+    )
 }
 
 fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
     let objects = evidence.objects.found()?;
     // The enum is ordered from worst to best.
-    let worst = objects.iter().filter(|o| o.sync == SyncState::Synced).min_by_key(|o| o.health)?;
+    let worst = objects
+        .iter()
+        .filter(|o| o.sync == SyncState::Synced)
+        .min_by_key(|o| o.health)?;
     let (standing, verb) = match worst.health {
         Health::Current | Health::Unknown => return None,
         Health::Failed => (Standing::Broken, "has failed"),
         Health::InProgress => (Standing::Progressing, "is not ready yet"),
         Health::Terminating => (Standing::Progressing, "is terminating"),
     };
-    let message = if worst.message.is_empty() { String::new() } else { format!(": {}", worst.message) };
+    let message = if worst.message.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", worst.message)
+    };
     let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object))
         .because(waiters(objects, &worst.object));
-    let others = objects.iter().filter(|o| o.object != worst.object && o.health < Health::Unknown);
-    Some(others.fold(finding, |f, o| f.because(describe(o))).next(describe_in_cluster(&worst.object)))
+    let others = objects
+        .iter()
+        .filter(|o| o.object != worst.object && o.health < Health::Unknown);
+    Some(
+        others
+            .fold(finding, |f, o| f.because(describe(o)))
+            .next(describe_in_cluster(&worst.object)),
+    )
 }
 
 fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
-    let HeldPrune { digest, reason, count, objects, contents, until_applied: _, earlier: _ } = held;
+    let HeldPrune {
+        digest,
+        reason,
+        count,
+        objects,
+        contents,
+        until_applied: _,
+        earlier: _,
+    } = held;
     let objects_held = counted(*count, "object");
     let conditions = evidence.service.status.iter().flat_map(|status| &status.conditions);
-    let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
+    let is_frozen = conditions
+        .into_iter()
+        .any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
     let waits = if is_frozen { "waits" } else { "waits for your approval" };
     let finding = Finding::broken(Link::Prune, format!("the deletion of {objects_held} {waits}: {reason}"));
-    let finding = if is_frozen { finding.because(freeze::LOOK_FIRST) } else { finding };
+    let finding = if is_frozen {
+        finding.because(freeze::LOOK_FIRST)
+    } else {
+        finding
+    };
     let next = match is_frozen {
         true => NextStep::Kubectl(freeze::release()),
         false => NextStep::Farwater(format!("approve {}", flags(evidence.service))),
     };
-    let finding = objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}")));
-    let proposed = evidence.service.metadata.annotations.as_ref().and_then(|all| all.get(PROPOSE_PRUNE));
-    let by = evidence.service.status.as_ref().and_then(|status| status.prune_proposed_by.as_ref());
+    let finding = objects
+        .iter()
+        .fold(finding, |f, o| f.because(format!("would delete {o}")));
+    let proposed = evidence
+        .service
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(PROPOSE_PRUNE));
+    let by = evidence
+        .service
+        .status
+        .as_ref()
+        .and_then(|status| status.prune_proposed_by.as_ref());
     let finding = match by.filter(|_| proposed.is_some_and(|proposed| *proposed == digest.to_string())) {
         Some(by) => finding.because(format!("{by} proposed to approve it")),
         None => finding,
     };
-    Some(contents.iter().fold(finding, |f, contents| f.because(describe_contents(contents))).next(next))
+    Some(
+        contents
+            .iter()
+            .fold(finding, |f, contents| f.because(describe_contents(contents)))
+            .next(next),
+    )
 }
 
 fn describe_contents(contents: &Contents) -> String {
-    let counts: Vec<_> = contents.counts.iter().map(|one| format!("{} {}", one.count, one.kind)).collect();
-    let counted = if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") };
+    let counts: Vec<_> = contents
+        .counts
+        .iter()
+        .map(|one| format!("{} {}", one.count, one.kind))
+        .collect();
+    let counted = if counts.is_empty() {
+        "nothing".to_owned()
+    } else {
+        counts.join(", ")
+    };
     let unknown = match contents.unknown {
         0 => String::new(),
         kinds => format!(", and what of {kinds} more kinds could not be counted"),
@@ -646,7 +801,11 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
     let stalled = holding(&status.conditions, "Stalled").is_some();
-    let standing = if stalled { Standing::Broken } else { Standing::Progressing };
+    let standing = if stalled {
+        Standing::Broken
+    } else {
+        Standing::Progressing
+    };
     let is_empty = evidence.objects.found().is_none_or(<[ObjectReport]>::is_empty);
     let link = match (status.applied_revision == status.assigned_revision, is_empty) {
         (true, _) => Link::Health,
@@ -691,7 +850,10 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));
     let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
-        (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
+        (
+            evidence.cluster.found().is_some_and(|c| c.spec.suspend),
+            "the cluster is suspended: changes are held",
+        ),
         (suspended, "a source is suspended: nothing of it is fetched"),
     ] {
         if held {
@@ -699,9 +861,18 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         }
     }
     for (hidden, what) in [
-        (any_source(|found| matches!(found, Lookup::Unreadable)), "you may not read a source"),
-        (matches!(evidence.cluster, Lookup::Unreadable), "you may not read the cluster"),
-        (matches!(evidence.objects, Lookup::Unreadable), "you may not read the objects"),
+        (
+            any_source(|found| matches!(found, Lookup::Unreadable)),
+            "you may not read a source",
+        ),
+        (
+            matches!(evidence.cluster, Lookup::Unreadable),
+            "you may not read the cluster",
+        ),
+        (
+            matches!(evidence.objects, Lookup::Unreadable),
+            "you may not read the objects",
+        ),
     ] {
         if hidden {
             finding = finding.because(format!("{what}: it was not judged"));
@@ -712,17 +883,29 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
 }
 
 fn sentence(condition: &Condition) -> String {
-    let text = if condition.message.is_empty() { &condition.reason } else { &condition.message };
+    let text = if condition.message.is_empty() {
+        &condition.reason
+    } else {
+        &condition.message
+    };
     text.trim_end_matches('.').to_owned()
 }
 
 fn or_silence(object: &ObjectReport) -> &str {
-    if object.message.is_empty() { "no reason was given" } else { &object.message }
+    if object.message.is_empty() {
+        "no reason was given"
+    } else {
+        &object.message
+    }
 }
 
 /// Message with the number of objects that wait for this one. Empty: none does.
 fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
-    match objects.iter().filter(|other| other.waits_for.as_deref() == Some(object)).count() {
+    match objects
+        .iter()
+        .filter(|other| other.waits_for.as_deref() == Some(object))
+        .count()
+    {
         0 => String::new(),
         1 => "1 object of a later wave waits for it".to_owned(),
         count => format!("{count} objects of later waves wait for it"),
@@ -742,8 +925,16 @@ fn describe(object: &ObjectReport) -> String {
 }
 
 fn describe_in_cluster(object: &ObjectRef) -> NextStep {
-    let kind = if object.group.is_empty() { object.kind.clone() } else { format!("{}.{}", object.kind, object.group) };
-    let namespace = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
+    let kind = if object.group.is_empty() {
+        object.kind.clone()
+    } else {
+        format!("{}.{}", object.kind, object.group)
+    };
+    let namespace = if object.namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" -n {}", object.namespace)
+    };
     NextStep::InCluster(format!("describe {} {}{namespace}", kind.to_lowercase(), object.name))
 }
 
@@ -753,7 +944,10 @@ fn revisions(service: &ServiceDeployment) -> String {
         "assigned {}, applied {}",
         status.assigned_revision.as_deref().unwrap_or("nothing"),
         status.applied_revision.as_deref().unwrap_or("nothing")
-    ) + &status.held_revision.map(|held| format!(", held back {held}")).unwrap_or_default()
+    ) + &status
+        .held_revision
+        .map(|held| format!(", held back {held}"))
+        .unwrap_or_default()
 }
 
 fn namespace_of(service: &ServiceDeployment) -> &str {

@@ -86,10 +86,12 @@ fn judge(world: &World) -> Finding {
     let sources = [(service.spec.source_ref.clone(), source)];
     let cluster: Lookup<Cluster> = lookup(&world.cluster);
     let objects: Lookup<Vec<ObjectReport>> = lookup(&world.objects);
-    let turn: Option<(RolloutStatus, Member)> = world
-        .rollout
-        .clone()
-        .map(|(rollout, member)| (serde_json::from_value(rollout).unwrap(), serde_json::from_value(member).unwrap()));
+    let turn: Option<(RolloutStatus, Member)> = world.rollout.clone().map(|(rollout, member)| {
+        (
+            serde_json::from_value(rollout).unwrap(),
+            serde_json::from_value(member).unwrap(),
+        )
+    });
     explain(&Evidence {
         service: &service,
         sources: &sources,
@@ -99,7 +101,11 @@ fn judge(world: &World) -> Finding {
             Lookup::Missing => Lookup::Missing,
             Lookup::Unreadable => Lookup::Unreadable,
         },
-        rollout: turn.as_ref().map(|(rollout, member)| Turn { set: "webs", rollout, member }),
+        rollout: turn.as_ref().map(|(rollout, member)| Turn {
+            set: "webs",
+            rollout,
+            member,
+        }),
         now: "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap(),
     })
 }
@@ -109,7 +115,10 @@ fn check(breaks: impl Fn(&mut World), standing: Standing, link: Option<Link>, se
     let mut world = world();
     breaks(&mut world);
     let finding = judge(&world);
-    assert_eq!((finding.standing, finding.link, finding.sentence.as_str()), (standing, link, sentence));
+    assert_eq!(
+        (finding.standing, finding.link, finding.sentence.as_str()),
+        (standing, link, sentence)
+    );
 }
 
 fn broken(breaks: impl Fn(&mut World), link: Link, sentence: &str) {
@@ -127,7 +136,11 @@ fn everything_in_order_is_healthy() {
 
 #[test]
 fn a_missing_source_is_the_first_link() {
-    broken(|w| w.source = Value::Null, Link::Source, "the GitRepository team-a/infra does not exist");
+    broken(
+        |w| w.source = Value::Null,
+        Link::Source,
+        "the GitRepository team-a/infra does not exist",
+    );
 }
 
 const URL: &str = "https://git.example.com/infra.git";
@@ -148,20 +161,40 @@ fn only_a_silent_server_has_not_answered_and_each_other_cause_has_its_own_senten
         world.source["spec"]["secretRef"] = json!({"name": "gitcred"});
         fails(&mut world, reason, cause);
         let finding = judge(&world);
-        assert_eq!((finding.standing, finding.link), (Standing::Broken, Some(Link::Source)), "{reason}");
+        assert_eq!(
+            (finding.standing, finding.link),
+            (Standing::Broken, Some(Link::Source)),
+            "{reason}"
+        );
         assert_eq!(
             (finding.sentence, finding.next),
             (format!("{URL} {sentence}; main@sha1:b stays in use"), Some(next))
         );
-        assert!(finding.evidence[0].contains("fatal: whatever"), "{:?}", finding.evidence);
+        assert!(
+            finding.evidence[0].contains("fatal: whatever"),
+            "{:?}",
+            finding.evidence
+        );
     };
     let patch = |spec: &str| {
-        NextStep::Kubectl(format!("patch gitrepositories infra -n team-a --type merge -p '{{\"spec\":{{{spec}}}}}'"))
+        NextStep::Kubectl(format!(
+            "patch gitrepositories infra -n team-a --type merge -p '{{\"spec\":{{{spec}}}}}'"
+        ))
     };
     let again = || NextStep::Farwater("wait gitrepository/infra -n team-a --fetch".to_owned());
-    check("Unreachable", "the server can't be reached", "has not answered for 3h", again());
+    check(
+        "Unreachable",
+        "the server can't be reached",
+        "has not answered for 3h",
+        again(),
+    );
     check("Timeout", "no answer within 60 s", "has not answered for 3h", again());
-    check("ServerError", "the server failed", "can't be fetched for 3h: the server failed", again());
+    check(
+        "ServerError",
+        "the server failed",
+        "can't be fetched for 3h: the server failed",
+        again(),
+    );
     let login = r#"{"stringData":{"username":"USER","password":"TOKEN"}}"#;
     check(
         "AuthenticationFailed",
@@ -210,7 +243,11 @@ fn a_source_without_its_secret_is_told_how_to_get_one() {
     assert_eq!(finding.sentence, told);
     let create = "create secret generic gitcred -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
     assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
-    fails(&mut world, "AuthenticationFailed", "the server wants credentials and the repository names none");
+    fails(
+        &mut world,
+        "AuthenticationFailed",
+        "the server wants credentials and the repository names none",
+    );
     let finding = judge(&world);
     let create = "create secret generic NAME -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
     assert_eq!(finding.first, Some(NextStep::Kubectl(create.to_owned())));
@@ -236,7 +273,10 @@ fn a_folder_that_is_missing_is_asked_for_again() {
     assert_eq!(finding.sentence, "the source has no folder \"apps/web\" at main@sha1:b");
     assert_eq!(
         (finding.link, finding.next),
-        (Some(Link::Source), Some(NextStep::Farwater("wait web -n team-a --fetch".into())))
+        (
+            Some(Link::Source),
+            Some(NextStep::Farwater("wait web -n team-a --fetch".into()))
+        )
     );
 }
 
@@ -246,11 +286,17 @@ fn all_that_is_missing_is_named_and_the_first_of_it_made() {
     let told = "Secret regcred does not exist in namespace team-a; Secret database does not exist in namespace team-a";
     world.service["status"]["conditions"] = stalled("SecretNotReady", told);
     let finding = judge(&world);
-    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Parameters), told));
+    assert_eq!(
+        (finding.link, finding.sentence.as_str()),
+        (Some(Link::Parameters), told)
+    );
     let create = "create secret generic regcred -n team-a --from-literal=KEY=VALUE";
     assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
     world.service["status"]["conditions"] = stalled("ParametersNotReady", "ConfigMap sizes has no key replicas");
-    assert_eq!(judge(&world).next, Some(NextStep::Farwater("explain parameters web -n team-a".to_owned())));
+    assert_eq!(
+        judge(&world).next,
+        Some(NextStep::Farwater("explain parameters web -n team-a".to_owned()))
+    );
 }
 
 #[test]
@@ -264,7 +310,10 @@ fn no_next_step_is_an_empty_list_of_objects() {
     assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Bundle), told));
     assert_eq!(finding.next, Some(NextStep::Farwater("plan web -n team-a".to_owned())));
     world.service["status"]["conditions"] = reconciling("Progressing", "applying main@sha1:b");
-    assert_eq!(judge(&world).next, Some(NextStep::Farwater("wait web -n team-a".to_owned())));
+    assert_eq!(
+        judge(&world).next,
+        Some(NextStep::Farwater("wait web -n team-a".to_owned()))
+    );
 }
 
 #[test]
@@ -276,22 +325,39 @@ fn what_a_service_is_kept_from_is_told_and_what_is_ill_with_what_it_has_is_not()
         assert_eq!(refused(&service).as_deref(), expected);
     };
     check(&|_| {}, None);
-    check(&|service| service["status"]["conditions"] = stalled("Unhealthy", "1 of 2 objects failed"), None);
+    check(
+        &|service| service["status"]["conditions"] = stalled("Unhealthy", "1 of 2 objects failed"),
+        None,
+    );
     let told = "main@sha1:c: apps/web: the source has no such folder";
-    check(&|service| service["status"]["conditions"] = stalled("BundleFailed", told), Some(told));
+    check(
+        &|service| service["status"]["conditions"] = stalled("BundleFailed", told),
+        Some(told),
+    );
     let frozen = |service: &mut Value| {
         service["status"]["heldRevision"] = json!("main@sha1:c");
-        let told = condition("Frozen", "True", "WindowClosed", "ChangeWindow ops/holidays lets no change begin");
+        let told = condition(
+            "Frozen",
+            "True",
+            "WindowClosed",
+            "ChangeWindow ops/holidays lets no change begin",
+        );
         service["status"]["conditions"].as_array_mut().unwrap().push(told);
     };
-    check(&frozen, Some("main@sha1:c is held back: ChangeWindow ops/holidays lets no change begin"));
+    check(
+        &frozen,
+        Some("main@sha1:c is held back: ChangeWindow ops/holidays lets no change begin"),
+    );
 }
 
 #[test]
 fn a_source_and_a_cluster_are_explained_by_themselves() {
     let now = "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap();
     let mut world = world();
-    let reference = SourceReference { name: "infra".to_owned(), ..SourceReference::default() };
+    let reference = SourceReference {
+        name: "infra".to_owned(),
+        ..SourceReference::default()
+    };
     let source = |world: &World| {
         let source: GitRepository = serde_json::from_value(world.source.clone()).unwrap();
         explain_source(&source.into(), &reference, "team-a", now)
@@ -305,7 +371,10 @@ fn a_source_and_a_cluster_are_explained_by_themselves() {
     assert_eq!(source(&world).standing, Standing::Broken);
     let cluster = |world: &World| explain_cluster(&serde_json::from_value(world.cluster.clone()).unwrap(), now);
     let finding = cluster(&world);
-    assert_eq!((finding.standing, finding.sentence.as_str()), (Standing::Healthy, "the cluster east is ready"));
+    assert_eq!(
+        (finding.standing, finding.sentence.as_str()),
+        (Standing::Healthy, "the cluster east is ready")
+    );
     assert_eq!(finding.evidence, ["heard 2s ago"]);
     world.cluster["status"] = json!({});
     assert_eq!(cluster(&world).sentence, "the cluster east has never joined");
@@ -332,42 +401,91 @@ fn a_set_is_explained_by_its_spec_its_rollout_and_its_clusters_in_this_order() {
     let explain = |set: &Value, members: &Value| {
         let set = serde_json::from_value(set.clone()).unwrap();
         let members: Vec<Member> = serde_json::from_value(members.clone()).unwrap();
-        explain_set(&SetEvidence { set: &set, members: &members, now: "2026-01-01T12:00:00Z".parse().unwrap() })
+        explain_set(&SetEvidence {
+            set: &set,
+            members: &members,
+            now: "2026-01-01T12:00:00Z".parse().unwrap(),
+        })
     };
-    let done = json!([member("east", "Ready", "Done", "is done"), member("west", "Ready", "Done", "is done")]);
+    let done = json!([
+        member("east", "Ready", "Done", "is done"),
+        member("west", "Ready", "Done", "is done")
+    ]);
     let ready = json!([condition("Ready", "True", "Healthy", "")]);
     let not_ready = json!([condition("Ready", "False", "Progressing", "healthy on 2 of 3 clusters")]);
 
     let finding = explain(&set("Complete", ready), &done);
-    assert_eq!((finding.standing, finding.sentence.as_str()), (Standing::Healthy, "site is healthy on 3 clusters"));
+    assert_eq!(
+        (finding.standing, finding.sentence.as_str()),
+        (Standing::Healthy, "site is healthy on 3 clusters")
+    );
     assert_eq!(finding.evidence, ["rollout 4 is Complete"]);
 
-    let ill = json!([member("east", "Ready", "Done", "is done"), member("west", "Failed", "Done", "is done")]);
+    let ill = json!([
+        member("east", "Ready", "Done", "is done"),
+        member("west", "Failed", "Done", "is done")
+    ]);
     let finding = explain(&set("Complete", not_ready.clone()), &ill);
-    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Health), "healthy on 1 of 2 clusters"));
+    assert_eq!(
+        (finding.link, finding.sentence.as_str()),
+        (Some(Link::Health), "healthy on 1 of 2 clusters")
+    );
     assert_eq!(finding.evidence, ["team-a/west has failed"]);
-    assert_eq!(finding.next, Some(NextStep::Farwater("why site-west -n team-a".to_owned())));
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("why site-west -n team-a".to_owned()))
+    );
 
-    let halted =
-        json!([member("west", "Ready", "Waiting", "waits"), member("east", "Failed", "Failed", "failed: crashes")]);
-    let mut pinned = set("Halted", stalled("RolloutHalted", "rollout 4 is halted: team-a/east failed"));
+    let halted = json!([
+        member("west", "Ready", "Waiting", "waits"),
+        member("east", "Failed", "Failed", "failed: crashes")
+    ]);
+    let mut pinned = set(
+        "Halted",
+        stalled("RolloutHalted", "rollout 4 is halted: team-a/east failed"),
+    );
     pinned["spec"]["pin"] = json!({"version": 1, "reason": "slow"});
     let finding = explain(&pinned, &halted);
-    assert_eq!((finding.standing, finding.link), (Standing::Broken, Some(Link::Rollout)));
+    assert_eq!(
+        (finding.standing, finding.link),
+        (Standing::Broken, Some(Link::Rollout))
+    );
     assert_eq!(finding.sentence, "rollout 4 is Halted: 1 of 3 clusters are done");
-    assert_eq!(finding.evidence, ["pinned to version 1 (slow)", "team-a/east failed: crashes", "team-a/west waits"]);
-    assert_eq!(finding.next, Some(NextStep::Farwater("why site-east -n team-a".to_owned())));
+    assert_eq!(
+        finding.evidence,
+        [
+            "pinned to version 1 (slow)",
+            "team-a/east failed: crashes",
+            "team-a/west waits"
+        ]
+    );
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("why site-east -n team-a".to_owned()))
+    );
 
     let pending = "pending: its selector env=prod selects no cluster that this namespace may deploy to";
-    let finding = explain(&set("Complete", json!([condition("Ready", "False", NO_CLUSTERS, pending)])), &json!([]));
-    assert_eq!((finding.standing, finding.link), (Standing::Progressing, Some(Link::Placement)));
+    let finding = explain(
+        &set("Complete", json!([condition("Ready", "False", NO_CLUSTERS, pending)])),
+        &json!([]),
+    );
+    assert_eq!(
+        (finding.standing, finding.link),
+        (Standing::Progressing, Some(Link::Placement))
+    );
     assert_eq!(finding.sentence, pending);
 
     let mut wrong = set("Complete", not_ready);
     wrong["status"]["errors"] = json!([{"cluster": "team-a/north", "message": "no region"}]);
     let finding = explain(&wrong, &done);
-    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Placement), "team-a/north: no region"));
-    assert_eq!(finding.next, Some(NextStep::Farwater("plan serviceset/site -n team-a".to_owned())));
+    assert_eq!(
+        (finding.link, finding.sentence.as_str()),
+        (Some(Link::Placement), "team-a/north: no region")
+    );
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("plan serviceset/site -n team-a".to_owned()))
+    );
 }
 
 #[test]
@@ -381,12 +499,18 @@ fn a_source_before_its_first_fetch_is_progressing() {
 
 /// Not ready, for a reason that doesn't end by itself.
 fn stalled(reason: &str, message: &str) -> Value {
-    json!([condition("Ready", "False", reason, message), condition("Stalled", "True", reason, message)])
+    json!([
+        condition("Ready", "False", reason, message),
+        condition("Stalled", "True", reason, message)
+    ])
 }
 
 /// Not ready, but in progress.
 fn reconciling(reason: &str, message: &str) -> Value {
-    json!([condition("Ready", "False", reason, message), condition("Reconciling", "True", reason, message)])
+    json!([
+        condition("Ready", "False", reason, message),
+        condition("Reconciling", "True", reason, message)
+    ])
 }
 
 #[test]
@@ -405,7 +529,11 @@ fn a_lost_grant_is_named_before_the_objects() {
         w.service["status"]["conditions"] = stalled("NotGranted", "no grant of east for team-a");
         w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     };
-    broken(breaks, Link::Placement, "the service is held: no grant of east for team-a");
+    broken(
+        breaks,
+        Link::Placement,
+        "the service is held: no grant of east for team-a",
+    );
 }
 
 #[test]
@@ -430,7 +558,10 @@ fn a_suspension_is_told_with_its_end_its_author_and_the_way_out() {
     assert_eq!(finding.sentence, format!("the service is {told}"));
     let revisions = "assigned main@sha1:b, applied main@sha1:b, held back main@sha1:c";
     assert_eq!(finding.evidence, ["suspended by ann", revisions]);
-    assert_eq!(finding.next, Some(NextStep::Farwater("resume web -n team-a".to_owned())));
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("resume web -n team-a".to_owned()))
+    );
 }
 
 #[test]
@@ -439,28 +570,48 @@ fn a_pinned_service_is_well_without_its_source_and_says_that_it_is_pinned() {
     let mut world = world();
     world.source = Value::Null;
     world.service["spec"]["pin"] = json!({"bundle": format!("sha256:{}", "0".repeat(64))});
-    world.service["status"]["conditions"] =
-        json!([condition("Ready", "True", "Applied", ""), condition("Pinned", "True", "Pinned", pinned)]);
+    world.service["status"]["conditions"] = json!([
+        condition("Ready", "True", "Applied", ""),
+        condition("Pinned", "True", "Pinned", pinned)
+    ]);
     let finding = judge(&world);
-    assert_eq!((finding.standing, finding.evidence[0].as_str()), (Standing::Healthy, pinned));
+    assert_eq!(
+        (finding.standing, finding.evidence[0].as_str()),
+        (Standing::Healthy, pinned)
+    );
     world.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     let finding = judge(&world);
-    assert_eq!((finding.link, finding.evidence[0].as_str()), (Some(Link::Health), pinned));
+    assert_eq!(
+        (finding.link, finding.evidence[0].as_str()),
+        (Some(Link::Health), pinned)
+    );
 }
 
 #[test]
 fn a_dependency_that_is_missing_or_ill_is_what_a_service_waits_for() {
     let told = "main@sha1:c waits for service database, which does not exist; main@sha1:b stays assigned";
     let reason = "DependencyNotReady";
-    progressing(|w| w.service["status"]["conditions"] = reconciling(reason, told), Link::Dependencies, told);
+    progressing(
+        |w| w.service["status"]["conditions"] = reconciling(reason, told),
+        Link::Dependencies,
+        told,
+    );
     let told = "it depends on itself: web → database → web; main@sha1:b stays assigned";
-    broken(|w| w.service["status"]["conditions"] = stalled("DependencyCycle", told), Link::Dependencies, told);
+    broken(
+        |w| w.service["status"]["conditions"] = stalled("DependencyCycle", told),
+        Link::Dependencies,
+        told,
+    );
     let held = "removal is held: api depends on it and goes first";
     let delete = |w: &mut World| {
         w.service["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:59:00Z");
         w.service["status"]["conditions"] = reconciling("Removing", held);
     };
-    progressing(delete, Link::Dependencies, &format!("the service is being deleted for 60s; {held}"));
+    progressing(
+        delete,
+        Link::Dependencies,
+        &format!("the service is being deleted for 60s; {held}"),
+    );
 }
 
 #[test]
@@ -469,7 +620,11 @@ fn the_hubs_word_about_an_older_spec_is_no_answer() {
         w.service["metadata"]["generation"] = json!(4);
         w.service["status"]["conditions"] = stalled("NotGranted", "no grant");
     };
-    progressing(breaks, Link::Bundle, "the hub has not assigned a bundle for this spec yet");
+    progressing(
+        breaks,
+        Link::Bundle,
+        "the hub has not assigned a bundle for this spec yet",
+    );
 }
 
 #[test]
@@ -487,7 +642,10 @@ fn a_cluster_that_never_joined_is_told_how() {
     world.cluster["status"] = json!({});
     let finding = judge(&world);
     assert_eq!(finding.sentence, "the cluster east has never joined");
-    assert_eq!(finding.next, Some(NextStep::Farwater("cluster join east -n team-a".to_owned())));
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("cluster join east -n team-a".to_owned()))
+    );
 }
 
 #[test]
@@ -502,7 +660,11 @@ fn a_silent_cluster_hides_what_its_objects_said() {
 
 #[test]
 fn a_missing_cluster_is_named() {
-    broken(|w| w.cluster = Value::Null, Link::Cluster, "the cluster \"east\" does not exist");
+    broken(
+        |w| w.cluster = Value::Null,
+        Link::Cluster,
+        "the cluster \"east\" does not exist",
+    );
 }
 
 #[test]
@@ -520,15 +682,28 @@ fn a_refused_object_is_named_with_its_reason() {
         w.objects[1] = object("Service", "web", "Refused", "Unknown", "services is forbidden");
         w.service["status"]["conditions"] = stalled("ApplyFailed", "");
     };
-    broken(breaks, Link::Objects, "Service web/web was refused: services is forbidden");
+    broken(
+        breaks,
+        Link::Objects,
+        "Service web/web was refused: services is forbidden",
+    );
 }
 
 #[test]
 fn what_others_wait_for_is_named_rather_than_who_waits() {
     let waits = object("Deployment", "web", "Waiting", "Unknown", "waits for Service web/web");
-    progressing(|w| w.objects[0] = waits.clone(), Link::Objects, "Deployment.apps web/web waits for Service web/web");
+    progressing(
+        |w| w.objects[0] = waits.clone(),
+        Link::Objects,
+        "Deployment.apps web/web waits for Service web/web",
+    );
     broken(
-        |w| w.objects = json!([waits, object("Job", "migrate", "Synced", "Failed", "BackoffLimitExceeded")]),
+        |w| {
+            w.objects = json!([
+                waits,
+                object("Job", "migrate", "Synced", "Failed", "BackoffLimitExceeded")
+            ])
+        },
         Link::Health,
         "Job web/migrate has failed: BackoffLimitExceeded",
     );
@@ -537,16 +712,31 @@ fn what_others_wait_for_is_named_rather_than_who_waits() {
 #[test]
 fn a_wave_that_waits_names_what_holds_it() {
     let waits = |name: &str| {
-        let mut waits =
-            object("Deployment", name, "Waiting", "Unknown", "waits for wave 0: Job web/migrate is not ready");
+        let mut waits = object(
+            "Deployment",
+            name,
+            "Waiting",
+            "Unknown",
+            "waits for wave 0: Job web/migrate is not ready",
+        );
         waits["waitsFor"] = json!({"version": "v1", "kind": "Job", "namespace": "web", "name": "migrate"});
         waits
     };
     let mut world = world();
-    world.objects = json!([waits("a"), waits("b"), object("Job", "migrate", "Synced", "InProgress", "")]);
+    world.objects = json!([
+        waits("a"),
+        waits("b"),
+        object("Job", "migrate", "Synced", "InProgress", "")
+    ]);
     let finding = judge(&world);
-    assert_eq!(finding.sentence, "Deployment.apps web/a waits for wave 0: Job web/migrate is not ready");
-    assert_eq!(finding.next, Some(NextStep::InCluster("describe job migrate -n web".into())));
+    assert_eq!(
+        finding.sentence,
+        "Deployment.apps web/a waits for wave 0: Job web/migrate is not ready"
+    );
+    assert_eq!(
+        finding.next,
+        Some(NextStep::InCluster("describe job migrate -n web".into()))
+    );
     for (sync, health, sentence) in [
         ("Synced", "Failed", "Job web/migrate has failed: why"),
         ("Refused", "Unknown", "Job web/migrate was refused: why"),
@@ -566,9 +756,15 @@ fn a_failed_object_wins_over_one_in_progress() {
         object("Deployment", "web", "Synced", "Failed", "image pull denied"),
     ]);
     let finding = judge(&world);
-    assert_eq!(finding.sentence, "Deployment.apps web/web has failed: image pull denied");
+    assert_eq!(
+        finding.sentence,
+        "Deployment.apps web/web has failed: image pull denied"
+    );
     assert_eq!(finding.evidence, ["Service web/web is InProgress"]);
-    assert_eq!(finding.next, Some(NextStep::InCluster("describe deployment.apps web -n web".to_owned())));
+    assert_eq!(
+        finding.next,
+        Some(NextStep::InCluster("describe deployment.apps web -n web".to_owned()))
+    );
 }
 
 #[test]
@@ -579,16 +775,28 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
         "objects": [{"version": "v1", "kind": "Namespace", "name": "web"}]});
     let finding = judge(&world);
     assert_eq!(finding.link, Some(Link::Prune));
-    assert_eq!(finding.sentence, "the deletion of 1 object waits for your approval: a Namespace is among them");
+    assert_eq!(
+        finding.sentence,
+        "the deletion of 1 object waits for your approval: a Namespace is among them"
+    );
     assert_eq!(finding.evidence, ["would delete Namespace web"]);
-    assert_eq!(finding.next, Some(NextStep::Farwater("approve web -n team-a".to_owned())));
+    assert_eq!(
+        finding.next,
+        Some(NextStep::Farwater("approve web -n team-a".to_owned()))
+    );
     world.service["metadata"]["annotations"] = json!({"farwater.dev/propose-prune": digest});
     world.service["status"]["pruneProposedBy"] = "ada".into();
-    assert_eq!(judge(&world).evidence, ["would delete Namespace web", "ada proposed to approve it"]);
+    assert_eq!(
+        judge(&world).evidence,
+        ["would delete Namespace web", "ada proposed to approve it"]
+    );
     // Deletions are frozen in the fleet, so an approval would change nothing.
     world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);
     let finding = judge(&world);
-    assert_eq!(finding.sentence, "the deletion of 1 object waits: a Namespace is among them");
+    assert_eq!(
+        finding.sentence,
+        "the deletion of 1 object waits: a Namespace is among them"
+    );
     assert_eq!(finding.evidence[0], freeze::LOOK_FIRST);
     let release = "annotate namespace farwater-admin farwater.dev/freeze-prunes-".to_owned();
     assert_eq!(finding.next, Some(NextStep::Kubectl(release)));
@@ -601,7 +809,11 @@ fn what_may_not_be_read_is_not_taken_for_missing() {
     world.cluster = json!("403");
     let finding = judge(&world);
     assert_eq!(finding.standing, Standing::Healthy);
-    assert!(finding.evidence.contains(&"you may not read the cluster: it was not judged".to_owned()));
+    assert!(
+        finding
+            .evidence
+            .contains(&"you may not read the cluster: it was not judged".to_owned())
+    );
 }
 
 #[test]
@@ -656,9 +868,19 @@ fn a_hook_that_failed_comes_before_what_waits_for_it() {
         let message = "a hook of main@sha1:b failed: PreSync hook Job.batch web/migrate failed: exit code 3";
         w.service["status"]["conditions"] = json!([condition("Ready", "False", "HookFailed", message)]);
         w.service["status"]["hooks"] = json!({"running": 0, "succeeded": 1, "failed": 1});
-        w.objects[0] = object("Deployment", "web", "Waiting", "Unknown", "waits for a hook: PreSync hook failed");
+        w.objects[0] = object(
+            "Deployment",
+            "web",
+            "Waiting",
+            "Unknown",
+            "waits for a hook: PreSync hook failed",
+        );
     };
-    broken(breaks, Link::Hooks, "a hook of main@sha1:b failed: PreSync hook Job.batch web/migrate failed: exit code 3");
+    broken(
+        breaks,
+        Link::Hooks,
+        "a hook of main@sha1:b failed: PreSync hook Job.batch web/migrate failed: exit code 3",
+    );
     let mut world = world();
     breaks(&mut world);
     let finding = judge(&world);
@@ -676,13 +898,25 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
         ))
     };
     progressing(
-        |world| world.rollout = turn("Progressing", "Waiting", "waits for step canary: team-a/west is not done"),
+        |world| {
+            world.rollout = turn(
+                "Progressing",
+                "Waiting",
+                "waits for step canary: team-a/west is not done",
+            )
+        },
         Link::Rollout,
         "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          waits for step canary: team-a/west is not done",
     );
     broken(
-        |world| world.rollout = turn("Halted", "Waiting", "waits: the rollout is halted, since team-a/west failed"),
+        |world| {
+            world.rollout = turn(
+                "Halted",
+                "Waiting",
+                "waits: the rollout is halted, since team-a/west failed",
+            )
+        },
         Link::Rollout,
         "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
          the rollout is halted, since team-a/west failed",
@@ -722,16 +956,27 @@ fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
         conditions.push(condition("Frozen", "True", "WindowClosed", told));
         world.service["status"]["heldRevision"] = "main@sha1:c".into();
     };
-    progressing(freeze, Link::Window, &format!("what runs is healthy, and something newer is not here yet: {told}"));
+    progressing(
+        freeze,
+        Link::Window,
+        &format!("what runs is healthy, and something newer is not here yet: {told}"),
+    );
     let next = |breaks: &dyn Fn(&mut World)| {
         let mut world = world();
         freeze(&mut world);
         breaks(&mut world);
         let finding = judge(&world);
-        (finding.link, finding.evidence.first().cloned().unwrap_or_default(), finding.next)
+        (
+            finding.link,
+            finding.evidence.first().cloned().unwrap_or_default(),
+            finding.next,
+        )
     };
-    let override_it =
-        |what: &str| Some(NextStep::Farwater(format!("freeze --override {what} -n team-a --reason TEXT")));
+    let override_it = |what: &str| {
+        Some(NextStep::Farwater(format!(
+            "freeze --override {what} -n team-a --reason TEXT"
+        )))
+    };
     let revisions = "assigned main@sha1:b, applied main@sha1:b, held back main@sha1:c".to_owned();
     assert_eq!(next(&|_| ()), (Some(Link::Window), revisions, override_it("web")));
     let member = json!({
@@ -741,11 +986,18 @@ fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
     let (.., of_set) = next(&|world| world.rollout = Some((rollout.clone(), member.clone())));
     assert_eq!(of_set, override_it("serviceset/webs"));
     let (link, evidence, _) = next(&|world| world.objects[0]["health"] = "Failed".into());
-    assert_eq!((link, evidence), (Some(Link::Health), told.to_owned()), "its fix may be what waits");
+    assert_eq!(
+        (link, evidence),
+        (Some(Link::Health), told.to_owned()),
+        "its fix may be what waits"
+    );
     progressing(
         |world| {
             freeze(world);
-            world.service["status"].as_object_mut().unwrap().remove("assignedRevision");
+            world.service["status"]
+                .as_object_mut()
+                .unwrap()
+                .remove("assignedRevision");
         },
         Link::Window,
         &format!("nothing is here yet: {told}"),

@@ -146,7 +146,11 @@ impl fmt::Display for Closed {
         if let Some(until) = self.until {
             write!(f, " until {until}")?;
         }
-        if self.reason.is_empty() { Ok(()) } else { write!(f, ": {}", self.reason) }
+        if self.reason.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.reason)
+        }
     }
 }
 
@@ -182,15 +186,20 @@ impl Window {
                 "a window that denies changes needs a reason: people with pending changes read it".to_owned(),
             );
         }
-        for (field, names) in
-            [("namespaces", &spec.namespaces), ("clusters", &spec.clusters), ("services", &spec.services)]
-        {
+        for (field, names) in [
+            ("namespaces", &spec.namespaces),
+            ("clusters", &spec.clusters),
+            ("services", &spec.services),
+        ] {
             if names.len() > MAX_NAMES {
                 invalid(field, format!("at most {MAX_NAMES} are taken; select by label"));
             }
         }
         if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
-            invalid("namespaces", format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"));
+            invalid(
+                "namespaces",
+                format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"),
+            );
         }
 
         if !problems.is_empty() {
@@ -230,7 +239,13 @@ impl Window {
 
     pub fn concerns(&self, subject: Subject<'_>) -> bool {
         let is_fleets = self.namespace == ADMIN_NAMESPACE;
-        let Concerns { cluster_selector, clusters, namespaces, service_selector, services } = &self.concerns;
+        let Concerns {
+            cluster_selector,
+            clusters,
+            namespaces,
+            service_selector,
+            services,
+        } = &self.concerns;
         let names = |all: &[String], name: &str| all.is_empty() || all.iter().any(|one| one == name);
         (is_fleets || self.namespace == subject.namespace || self.namespace == subject.cluster_namespace)
             && names(namespaces, subject.namespace)
@@ -241,18 +256,31 @@ impl Window {
     }
 
     fn closed(&self, standing: Standing) -> Closed {
-        Closed { by: self.name.clone(), reason: self.reason.clone(), until: standing.until }
+        Closed {
+            by: self.name.clone(),
+            reason: self.reason.clone(),
+            until: standing.until,
+        }
     }
 
     pub fn at(&self, now: Timestamp) -> Standing {
         let end = (self.end < Timestamp::MAX).then_some(self.end);
         if now >= self.end {
-            return Standing { in_force: false, until: None };
+            return Standing {
+                in_force: false,
+                until: None,
+            };
         }
         let Some(turns) = &self.turns else {
             return match now < self.start {
-                true => Standing { in_force: false, until: Some(self.start) },
-                false => Standing { in_force: true, until: end },
+                true => Standing {
+                    in_force: false,
+                    until: Some(self.start),
+                },
+                false => Standing {
+                    in_force: true,
+                    until: end,
+                },
             };
         };
         // The earlier of both ends.
@@ -260,12 +288,21 @@ impl Window {
         if now < self.start {
             let first = turns.at(self.start);
             let begin = if first.in_force { Some(self.start) } else { first.until };
-            return Standing { in_force: false, until: begin.filter(|begin| *begin < self.end) };
+            return Standing {
+                in_force: false,
+                until: begin.filter(|begin| *begin < self.end),
+            };
         }
         let Standing { in_force, until } = turns.at(now);
         match in_force {
-            true => Standing { in_force, until: by_end(until) },
-            false => Standing { in_force, until: until.filter(|begin| *begin < self.end) },
+            true => Standing {
+                in_force,
+                until: by_end(until),
+            },
+            false => Standing {
+                in_force,
+                until: until.filter(|begin| *begin < self.end),
+            },
         }
     }
 }
@@ -274,12 +311,18 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
     let invalid = |field, why| Err(InvalidWindow { field, why });
     let Some(schedule) = &spec.schedule else {
         return match &spec.duration {
-            Some(_) => invalid("duration", "without a schedule nothing begins; name start and end".to_owned()),
+            Some(_) => invalid(
+                "duration",
+                "without a schedule nothing begins; name start and end".to_owned(),
+            ),
             None => Ok(None),
         };
     };
 
-    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    let parser = CronParser::builder()
+        .seconds(Seconds::Disallowed)
+        .year(Year::Disallowed)
+        .build();
     let begin = match parser.parse(schedule) {
         Ok(begin) => begin,
         Err(error) => {
@@ -288,7 +331,10 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
         }
     };
     let Some(duration) = &spec.duration else {
-        return invalid("duration", "a schedule says when it begins; say how long it lasts, as 8h".to_owned());
+        return invalid(
+            "duration",
+            "a schedule says when it begins; say how long it lasts, as 8h".to_owned(),
+        );
     };
 
     let duration = match WINDOW_DURATION.check(duration) {
@@ -325,24 +371,50 @@ impl Turns {
     /// The first start after a time.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let after = after.to_zoned(self.zone.clone());
-        self.begin.find_next_occurrence(&after, false).ok().map(|begin| begin.timestamp())
+        self.begin
+            .find_next_occurrence(&after, false)
+            .ok()
+            .map(|begin| begin.timestamp())
     }
 
     fn at(&self, now: Timestamp) -> Standing {
         // Turns that began earlier have ended.
-        let Ok(since) = now.checked_sub(self.duration) else { return Standing { in_force: false, until: None } };
-        let Some(mut begin) = self.next(since) else { return Standing { in_force: false, until: None } };
+        let Ok(since) = now.checked_sub(self.duration) else {
+            return Standing {
+                in_force: false,
+                until: None,
+            };
+        };
+        let Some(mut begin) = self.next(since) else {
+            return Standing {
+                in_force: false,
+                until: None,
+            };
+        };
         if begin > now {
-            return Standing { in_force: false, until: Some(begin) };
+            return Standing {
+                in_force: false,
+                until: Some(begin),
+            };
         }
         for _ in 0..MOST_TURNS {
-            let Ok(end) = begin.checked_add(self.duration) else { break };
+            let Ok(end) = begin.checked_add(self.duration) else {
+                break;
+            };
             match self.next(begin) {
                 Some(next) if next <= end => begin = next,
-                _ => return Standing { in_force: true, until: Some(end) },
+                _ => {
+                    return Standing {
+                        in_force: true,
+                        until: Some(end),
+                    };
+                }
             }
         }
-        Standing { in_force: true, until: None }
+        Standing {
+            in_force: true,
+            until: None,
+        }
     }
 }
 
@@ -370,14 +442,19 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
     let open: Vec<_> = allowing.iter().filter(|(_, standing)| standing.in_force).collect();
     if let Some((_, longest)) = open.into_iter().max_by(last) {
         edges.extend(longest.until);
-        return Gate::Open { until: edges.into_iter().min() };
+        return Gate::Open {
+            until: edges.into_iter().min(),
+        };
     }
 
     // Report the window that opens first. A window that never opens is reported only if none does.
-    let next =
-        allowing.iter().min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));
+    let next = allowing
+        .iter()
+        .min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));
     match next {
-        None => Gate::Open { until: edges.into_iter().min() },
+        None => Gate::Open {
+            until: edges.into_iter().min(),
+        },
         Some((window, standing)) => Gate::Closed(window.closed(*standing)),
     }
 }
@@ -394,14 +471,22 @@ impl Handed {
     pub fn read(handed: &Windows) -> Self {
         let windows = handed.windows.iter().map(|one| {
             let (namespace, name) = (&one.namespace, &one.name);
-            let unknown = || InvalidWindow { field: "type", why: format!("{:?} is of a newer version", one.r#type) };
+            let unknown = || InvalidWindow {
+                field: "type",
+                why: format!("{:?} is of a newer version", one.r#type),
+            };
             let spec = one.spec().ok_or_else(|| vec![unknown()]);
-            let window = spec.and_then(|spec| Window::read(namespace, name, &spec)).unwrap_or_else(|problems| {
-                Window::unreadable(namespace, name, &ChangeWindowSpec::default(), &problems)
-            });
+            let window = spec
+                .and_then(|spec| Window::read(namespace, name, &spec))
+                .unwrap_or_else(|problems| {
+                    Window::unreadable(namespace, name, &ChangeWindowSpec::default(), &problems)
+                });
             (window, one.services.as_ref().map(|uids| uids.iter().cloned().collect()))
         });
-        Self { windows: windows.collect(), overrides: handed.overrides.clone() }
+        Self {
+            windows: windows.collect(),
+            overrides: handed.overrides.clone(),
+        }
     }
 
     /// Why a service may not begin with an entry now. None: it may.
@@ -410,7 +495,14 @@ impl Handed {
             return None;
         }
         let concerns = |uids: &Option<BTreeSet<String>>| uids.as_ref().is_none_or(|uids| uids.contains(service_uid));
-        decide(self.windows.iter().filter(|(_, uids)| concerns(uids)).map(|(window, _)| window), now).closed()
+        decide(
+            self.windows
+                .iter()
+                .filter(|(_, uids)| concerns(uids))
+                .map(|(window, _)| window),
+            now,
+        )
+        .closed()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -19,7 +19,10 @@ pub fn listed(named: &[String], all: usize) -> String {
 
 /// ` by ada: slow`, as far as it is known.
 pub fn signed(by: Option<&str>, reason: Option<&str>) -> String {
-    let by = by.filter(|by| !by.is_empty()).map(|by| format!(" by {by}")).unwrap_or_default();
+    let by = by
+        .filter(|by| !by.is_empty())
+        .map(|by| format!(" by {by}"))
+        .unwrap_or_default();
     by + &reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 

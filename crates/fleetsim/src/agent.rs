@@ -30,23 +30,39 @@ pub struct Agent {
 
 impl Agent {
     pub async fn join(hub: &Hub, cluster: &str) -> Result<Self> {
-        let JoinToken { token, ca_pin, hub: url } = hub.join_token(ADMIN_NAMESPACE, cluster).await?;
+        let JoinToken {
+            token,
+            ca_pin,
+            hub: url,
+        } = hub.join_token(ADMIN_NAMESPACE, cluster).await?;
         let keys = Keys::generate()?;
         let pin = ca_pin.parse().context("the pin of the hub's authority")?;
         let trust = Trust::pinned(pin);
         let client = HubClient::new(&url, trust.clone())?;
         let cluster_id = format!("simulated-{cluster}");
         let request = join_request(&token.parse()?, &keys, KUBERNETES, &cluster_id)?;
-        let answer = patiently(|| client.join(&request)).await.with_context(|| format!("{cluster} joins"))?;
+        let answer = patiently(|| client.join(&request))
+            .await
+            .with_context(|| format!("{cluster} joins"))?;
         let identity = Identity::new(&url, Some(pin), &cluster_id, keys, answer);
-        let agent = Self { identity, trust, presence: Presence::default() };
+        let agent = Self {
+            identity,
+            trust,
+            presence: Presence::default(),
+        };
         let caller = agent.caller();
-        patiently(|| client.poll(&caller, None)).await.with_context(|| format!("{cluster} polls"))?;
+        patiently(|| client.poll(&caller, None))
+            .await
+            .with_context(|| format!("{cluster} polls"))?;
         Ok(agent)
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller { identity: &self.identity, kubernetes_version: KUBERNETES, presence: &self.presence }
+        Caller {
+            identity: &self.identity,
+            kubernetes_version: KUBERNETES,
+            presence: &self.presence,
+        }
     }
 
     fn client(&self) -> Result<HubClient> {
@@ -69,7 +85,11 @@ pub struct Poller {
 impl Poller {
     pub async fn join(hub: &Hub, cluster: &str) -> Result<Self> {
         let agent = Agent::join(hub, cluster).await?;
-        Ok(Self { client: agent.client()?, agent, etag: None })
+        Ok(Self {
+            client: agent.client()?,
+            agent,
+            etag: None,
+        })
     }
 
     /// Changes since the last poll.
@@ -93,7 +113,10 @@ impl Poller {
     }
 
     pub async fn download(&self, bundle: Digest, path: &Path) -> Result<()> {
-        Ok(self.client.download(&self.agent.caller(), bundle, path, MAX_BUNDLE).await?)
+        Ok(self
+            .client
+            .download(&self.agent.caller(), bundle, path, MAX_BUNDLE)
+            .await?)
     }
 
     pub async fn report(&self, report: &StatusReport) -> Result<(), HubError> {
@@ -102,7 +125,10 @@ impl Poller {
 
     /// The access token, for other requests.
     pub async fn token(&self) -> Result<String> {
-        Ok(self.client.ask_token(&self.agent.caller(), &self.agent.identity.keys).await?)
+        Ok(self
+            .client
+            .ask_token(&self.agent.caller(), &self.agent.identity.keys)
+            .await?)
     }
 }
 
@@ -117,7 +143,11 @@ pub fn bundles(desired: &DesiredState) -> BTreeMap<String, Digest> {
 
 /// Digests of the services' entries by name. A changed digest makes an agent act.
 pub fn digests(desired: &DesiredState) -> BTreeMap<String, Digest> {
-    desired.entries.iter().map(|entry| (entry.service.name.clone(), entry.digest())).collect()
+    desired
+        .entries
+        .iter()
+        .map(|entry| (entry.service.name.clone(), entry.digest()))
+        .collect()
 }
 
 /// Retries like an agent if the hub has not processed a new cluster yet.

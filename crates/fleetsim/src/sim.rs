@@ -94,7 +94,9 @@ impl Sim {
             async move {
                 let poller = Poller::join(hub, &name).await?;
                 let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
-                api.patch(&name, &PatchParams::default(), &patch).await.with_context(|| format!("label {name}"))?;
+                api.patch(&name, &PatchParams::default(), &patch)
+                    .await
+                    .with_context(|| format!("label {name}"))?;
                 Ok::<_, anyhow::Error>(SimAgent::new(name, poller, shared))
             }
         });
@@ -125,7 +127,10 @@ impl Sim {
     pub async fn check(&mut self) -> Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
-            Some(ended) => bail!("a simulated agent has ended: {:?}", ended.context("a simulated agent panicked")?),
+            Some(ended) => bail!(
+                "a simulated agent has ended: {:?}",
+                ended.context("a simulated agent panicked")?
+            ),
         }
     }
 }
@@ -163,7 +168,17 @@ struct SimAgent {
 impl SimAgent {
     fn new(name: String, poller: Poller, shared: Arc<Shared>) -> Self {
         let (said, unsaid, seen, makes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { name, poller, shared, accepted: None, said, unsaid, seen, makes, sequence: 0 }
+        Self {
+            name,
+            poller,
+            shared,
+            accepted: None,
+            said,
+            unsaid,
+            seen,
+            makes,
+            sequence: 0,
+        }
     }
 
     async fn run(mut self, poll: Duration) -> Result<()> {
@@ -177,7 +192,9 @@ impl SimAgent {
             // Retry, because the hub may be restarting.
             let Ok(news) = self.poller.poll().await else { continue };
             if let Some(state) = news {
-                self.accept(state).await.with_context(|| format!("{} accepts a state", self.name))?;
+                self.accept(state)
+                    .await
+                    .with_context(|| format!("{} accepts a state", self.name))?;
             }
             self.tell().await;
         }
@@ -200,13 +217,21 @@ impl SimAgent {
             }
         }
         let listed: BTreeSet<&str> = state.entries.iter().map(|entry| entry.service.uid.as_str()).collect();
-        let gone: Vec<String> = self.seen.keys().filter(|uid| !listed.contains(uid.as_str())).cloned().collect();
+        let gone: Vec<String> = self
+            .seen
+            .keys()
+            .filter(|uid| !listed.contains(uid.as_str()))
+            .cloned()
+            .collect();
         for uid in gone {
             self.seen.remove(&uid);
             self.makes.remove(&uid);
             self.unsaid.insert(uid, None);
         }
-        self.accepted = Some(AcceptedStatement { statement: state.statement, signature: state.signature });
+        self.accepted = Some(AcceptedStatement {
+            statement: state.statement,
+            signature: state.signature,
+        });
         Ok(())
     }
 
@@ -233,7 +258,11 @@ impl SimAgent {
                         course,
                     });
                 }
-                let health = if course == Course::Good { Health::Current } else { Health::Failed };
+                let health = if course == Course::Good {
+                    Health::Current
+                } else {
+                    Health::Failed
+                };
                 Some(report(digest, Outcome::Applied, Some(health)))
             }
             Action::Remove { .. } => Some(report(digest, Outcome::Removed, None)),
@@ -266,7 +295,12 @@ impl SimAgent {
     async fn tell(&mut self) {
         if lock(&self.shared.late).contains(&self.name) {
             // Keep reporting the previous version.
-            let old = self.said.clone().into_iter().map(|(uid, report)| (uid, Some(report))).collect();
+            let old = self
+                .said
+                .clone()
+                .into_iter()
+                .map(|(uid, report)| (uid, Some(report)))
+                .collect();
             self.send(self.sequence, old).await;
             return;
         }
@@ -278,8 +312,13 @@ impl SimAgent {
             return;
         }
         // The hub has forgotten earlier reports, so send all of them.
-        let all =
-            self.said.clone().into_iter().map(|(uid, report)| (uid, Some(report))).chain(self.unsaid.clone()).collect();
+        let all = self
+            .said
+            .clone()
+            .into_iter()
+            .map(|(uid, report)| (uid, Some(report)))
+            .chain(self.unsaid.clone())
+            .collect();
         self.send(0, all).await;
     }
 
@@ -317,7 +356,12 @@ impl SimAgent {
 
 /// Digest of a deployment without its settings about deletions.
 fn makings(deployment: &Deployment) -> Result<Digest> {
-    let makes = Deployment { prune: false, hold_prune: None, approved_prune: None, ..deployment.clone() };
+    let makes = Deployment {
+        prune: false,
+        hold_prune: None,
+        approved_prune: None,
+        ..deployment.clone()
+    };
     Ok(Digest::of(serde_json::to_vec(&makes).context("write a deployment")?))
 }
 

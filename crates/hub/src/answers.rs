@@ -63,7 +63,11 @@ impl Default for Answers {
 impl Answers {
     pub fn of(&self, user: &User) -> UserAnswers {
         let room = if user.is_master() { &self.reserved } else { &self.room };
-        UserAnswers { room: room.clone(), waiting: Arc::clone(&self.waiting), user: user.share_name().to_owned() }
+        UserAnswers {
+            room: room.clone(),
+            waiting: Arc::clone(&self.waiting),
+            user: user.share_name().to_owned(),
+        }
     }
 }
 
@@ -74,7 +78,10 @@ impl UserAnswers {
         let mut held = Held::default();
         if !self.room.try_grow(&mut held, &self.user, bytes) {
             let _waits = self.waiting.take(&self.user)?;
-            timeout(PATIENCE, self.room.grow(&mut held, &self.user, bytes)).await.ok()?.ok()?;
+            timeout(PATIENCE, self.room.grow(&mut held, &self.user, bytes))
+                .await
+                .ok()?
+                .ok()?;
         }
         Some(held)
     }
@@ -97,9 +104,15 @@ impl UserAnswers {
         let Some(length) = length.filter(|length| *length >= LONG) else {
             return Response::from_parts(parts, body);
         };
-        let Some(held) = self.take(length).await else { return refuse(is_read) };
+        let Some(held) = self.take(length).await else {
+            return refuse(is_read);
+        };
         let Ok(body) = body.collect().await else {
-            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made");
+            return failure(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "InternalError",
+                "the answer could not be made",
+            );
         };
         let (bytes, sent) = held.watched(body.to_bytes());
         if let Some(connection) = connection {
@@ -128,7 +141,11 @@ mod tests {
     use super::*;
 
     fn user(room: usize) -> UserAnswers {
-        UserAnswers { room: Room::new(room, 1), waiting: Arc::new(Shares::new(WAITING)), user: "ada".to_owned() }
+        UserAnswers {
+            room: Room::new(room, 1),
+            waiting: Arc::new(Shares::new(WAITING)),
+            user: "ada".to_owned(),
+        }
     }
 
     fn answer(bytes: usize) -> Response {
@@ -142,7 +159,10 @@ mod tests {
         assert_eq!(unread.status(), 200);
         for (is_read, code, retries) in [(true, 429, true), (false, 504, false)] {
             let refused = answers.clone().hold(answer(LONG), is_read, None).await;
-            assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (code, retries));
+            assert_eq!(
+                (refused.status().as_u16(), refused.headers().contains_key("retry-after")),
+                (code, retries)
+            );
             let text = refused.into_body().collect().await.unwrap().to_bytes();
             assert_eq!(String::from_utf8_lossy(&text).contains("was carried out"), !is_read);
         }
@@ -162,6 +182,9 @@ mod tests {
             async { (answers.take(LONG).await.is_some(), tokio::time::Instant::now()) },
         );
         assert!(!one.0 && !other.0 && !third.0);
-        assert!(one.1 == other.1 && third.1 + PATIENCE <= one.1, "the third is refused at once");
+        assert!(
+            one.1 == other.1 && third.1 + PATIENCE <= one.1,
+            "the third is refused at once"
+        );
     }
 }

@@ -16,7 +16,11 @@ pub struct ApiThreads(Option<Runtime>);
 impl ApiThreads {
     pub fn start() -> io::Result<Self> {
         let mut threads = Builder::new_multi_thread();
-        threads.thread_name("api").thread_stack_size(STACK).enable_all().on_thread_start(give_way);
+        threads
+            .thread_name("api")
+            .thread_stack_size(STACK)
+            .enable_all()
+            .on_thread_start(give_way);
         let runtime = threads.build()?;
         Ok(Self(Some(runtime)))
     }

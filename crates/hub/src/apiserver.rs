@@ -113,7 +113,9 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) 
     if !info.is_resource {
         return documents::answer(&info, request.headers());
     }
-    let kind = REGISTRY.find(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_path)?;
+    let kind = REGISTRY
+        .find(&info.group, &info.version, &info.resource)
+        .ok_or_else(ApiError::no_such_path)?;
     if !info.reaches(kind.namespaced) {
         return Err(ApiError::no_such_path());
     }
@@ -125,7 +127,16 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) 
     let form = Form::negotiate(request.headers(), &query)?;
     form.fits(&info.verb)?;
     let (parts, body) = request.into_parts();
-    let call = Call { hub, user, info, kind, query, headers: parts.headers, form, now: Timestamp::now() };
+    let call = Call {
+        hub,
+        user,
+        info,
+        kind,
+        query,
+        headers: parts.headers,
+        form,
+        now: Timestamp::now(),
+    };
     dispatch(call, turn, &parts.method, body).await
 }
 
@@ -184,7 +195,10 @@ fn attributes(info: &RequestInfo) -> Attributes {
 }
 
 async fn decide(hub: &Hub, user: &User, attributes: &Attributes) -> Result<Decision, ApiError> {
-    hub.access.authorize(user, attributes).await.map_err(|error| ApiError::unavailable(error.to_string()))
+    hub.access
+        .authorize(user, attributes)
+        .await
+        .map_err(|error| ApiError::unavailable(error.to_string()))
 }
 
 async fn impersonate(hub: &Hub, sender: User, headers: &HeaderMap) -> Result<User, ApiError> {
@@ -198,15 +212,24 @@ async fn impersonate(hub: &Hub, sender: User, headers: &HeaderMap) -> Result<Use
 
 async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<(), ApiError> {
     let decision = decide(hub, user, attributes).await?;
-    if decision.is_allowed() { Ok(()) } else { Err(denied(user, attributes, &decision)) }
+    if decision.is_allowed() {
+        Ok(())
+    } else {
+        Err(denied(user, attributes, &decision))
+    }
 }
 
 /// Authorizes a request again while its answer is still being sent: its token, account or rights may be gone.
 async fn decide_again(call: &Call) -> Result<(), ApiError> {
-    let sender = call.hub.access.authenticate(&call.headers).await.map_err(|error| match error {
-        Unauthenticated::Unavailable(_) => ApiError::unavailable(error.to_string()),
-        _ => ApiError::new(401, "Unauthorized", "Unauthorized"),
-    })?;
+    let sender = call
+        .hub
+        .access
+        .authenticate(&call.headers)
+        .await
+        .map_err(|error| match error {
+            Unauthenticated::Unavailable(_) => ApiError::unavailable(error.to_string()),
+            _ => ApiError::new(401, "Unauthorized", "Unauthorized"),
+        })?;
     let user = impersonate(&call.hub, sender, &call.headers).await?;
     authorize(&call.hub, &user, &attributes(&call.info)).await
 }

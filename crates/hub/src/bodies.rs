@@ -44,7 +44,10 @@ impl Bodies {
     /// `bytes`: room for all bodies that are read or handled at the same time; one client may use a quarter. A body may
     /// take `grace`, and a second more for each [`RATE`] bytes received.
     pub fn new(bytes: usize, grace: Duration) -> Self {
-        Self { room: Room::new(bytes, 4), grace }
+        Self {
+            room: Room::new(bytes, 4),
+            grace,
+        }
     }
 
     /// Reads a body of up to `limit` bytes to its end.
@@ -56,9 +59,13 @@ impl Bodies {
         let (mut bytes, mut held) = (BytesMut::new(), Held::default());
         loop {
             let end = begun + self.grace + Duration::from_secs((bytes.len() / RATE) as u64);
-            let frame = timeout_at(end, body.frame()).await.map_err(|_| BodyError::Slow(self.grace))?;
+            let frame = timeout_at(end, body.frame())
+                .await
+                .map_err(|_| BodyError::Slow(self.grace))?;
             let Some(frame) = frame else { break };
-            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
+                continue;
+            };
             if bytes.len() + piece.len() > limit {
                 return Err(BodyError::TooLarge(limit));
             }
@@ -68,7 +75,10 @@ impl Bodies {
             begun += asked.elapsed();
             bytes.extend_from_slice(&piece);
         }
-        Ok(Whole { bytes: bytes.freeze(), _room: held })
+        Ok(Whole {
+            bytes: bytes.freeze(),
+            _room: held,
+        })
     }
 }
 
@@ -101,10 +111,19 @@ mod tests {
         let bodies = Bodies::new(8 << 20, GRACE);
         let second = Duration::from_secs(1);
         assert_eq!(length(&bodies, Body::empty(), 10).await, Ok(0));
-        assert_eq!(length(&bodies, body(1000, 1, second), 1000).await, Err(BodyError::Slow(GRACE)));
+        assert_eq!(
+            length(&bodies, body(1000, 1, second), 1000).await,
+            Err(BodyError::Slow(GRACE))
+        );
         assert_eq!(length(&bodies, body(30, RATE, second), 1 << 20).await, Ok(30 * RATE));
-        assert_eq!(length(&bodies, body(30, 100, Duration::ZERO), 1000).await, Err(BodyError::TooLarge(1000)));
-        assert_eq!(length(&bodies, Body::from(vec![0; 1001]), 1000).await, Err(BodyError::TooLarge(1000)));
+        assert_eq!(
+            length(&bodies, body(30, 100, Duration::ZERO), 1000).await,
+            Err(BodyError::TooLarge(1000))
+        );
+        assert_eq!(
+            length(&bodies, Body::from(vec![0; 1001]), 1000).await,
+            Err(BodyError::TooLarge(1000))
+        );
         assert!(!bodies.room.is_short("a"), "room is given back");
     }
 
@@ -113,8 +132,16 @@ mod tests {
         let bodies = Bodies::new(8 * PIECE, GRACE);
         let full = async |client: &str| bodies.read(client, body(2, PIECE, Duration::ZERO), 1 << 20).await;
         let first = full("a").await.unwrap();
-        assert_eq!(length(&bodies, body(1, 1, Duration::ZERO), 10).await, Err(BodyError::NoRoom), "its share");
-        let others = [full("b").await.unwrap(), full("c").await.unwrap(), full("d").await.unwrap()];
+        assert_eq!(
+            length(&bodies, body(1, 1, Duration::ZERO), 10).await,
+            Err(BodyError::NoRoom),
+            "its share"
+        );
+        let others = [
+            full("b").await.unwrap(),
+            full("c").await.unwrap(),
+            full("d").await.unwrap(),
+        ];
         assert_eq!(full("e").await.err(), Some(BodyError::NoRoom), "all of it");
         drop(first);
         assert_eq!(length(&bodies, body(1, 1, Duration::ZERO), 10).await, Ok(1));

@@ -25,19 +25,32 @@ pub enum BootstrapError {
     #[error("read the default roles: {0}")]
     Defaults(String),
     #[error("make {kind} {name:?}")]
-    Write { kind: String, name: String, source: WriteError },
+    Write {
+        kind: String,
+        name: String,
+        source: WriteError,
+    },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 /// Creates missing default objects, and completes existing ones.
 pub async fn ensure_defaults(store: &Store, now: Timestamp) -> Result<(), BootstrapError> {
-    ensure(store, namespace_object(ADMIN_NAMESPACE), Kind::new("namespaces", ""), now).await?;
+    ensure(
+        store,
+        namespace_object(ADMIN_NAMESPACE),
+        Kind::new("namespaces", ""),
+        now,
+    )
+    .await?;
     let roles: Vec<Value> =
         serde_saphyr::from_str(DEFAULT_ROLES).map_err(|error| BootstrapError::Defaults(error.to_string()))?;
     for mut object in roles {
         let Some(kind) = object["kind"].as_str().and_then(PolicyKind::of) else {
-            return Err(BootstrapError::Defaults(format!("{} is no role or binding", object["kind"])));
+            return Err(BootstrapError::Defaults(format!(
+                "{} is no role or binding",
+                object["kind"]
+            )));
         };
         object["metadata"]["labels"] = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
         object["metadata"]["annotations"] = json!({AUTOUPDATE: "true"});
@@ -58,7 +71,11 @@ fn namespace_object(name: &str) -> Value {
 
 async fn ensure(store: &Store, mut object: Value, kind: Kind, now: Timestamp) -> Result<(), BootstrapError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let key = Key { kind, namespace: String::new(), name: name.clone() };
+    let key = Key {
+        kind,
+        namespace: String::new(),
+        name: name.clone(),
+    };
     let change = match store.get(&key).await? {
         None => {
             object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
@@ -68,14 +85,25 @@ async fn ensure(store: &Store, mut object: Value, kind: Kind, now: Timestamp) ->
         Some(current) => match complete(&current, &object) {
             Some(object) => {
                 let object = manage(&key.kind, "", Some(&current.object), object, now);
-                Change::Replace { uid: current.uid, version: current.version, object }
+                Change::Replace {
+                    uid: current.uid,
+                    version: current.version,
+                    object,
+                }
             }
             None => return Ok(()),
         },
     };
-    let write = Write { key: key.clone(), change };
+    let write = Write {
+        key: key.clone(),
+        change,
+    };
     let made = store.write(write).await;
-    made.map_err(|source| BootstrapError::Write { kind: key.kind.to_string(), name, source })?;
+    made.map_err(|source| BootstrapError::Write {
+        kind: key.kind.to_string(),
+        name,
+        source,
+    })?;
     Ok(())
 }
 
@@ -92,7 +120,10 @@ fn complete(current: &Resource, default: &Value) -> Option<Value> {
     let no_subjects = Vec::new();
     let subjects = |object: &Value| object["subjects"].as_array().unwrap_or(&no_subjects).clone();
     let present = subjects(&current.object);
-    let absent: Vec<Value> = subjects(default).into_iter().filter(|subject| !present.contains(subject)).collect();
+    let absent: Vec<Value> = subjects(default)
+        .into_iter()
+        .filter(|subject| !present.contains(subject))
+        .collect();
     if lacking.is_empty() && absent.is_empty() {
         return None;
     }
@@ -143,7 +174,10 @@ mod tests {
         let check = |name: &str, verb: &str, resource: &str, namespace: &str, expected: bool| {
             let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
             let (resource, subresource) = plural.split_once('/').unwrap_or((plural, ""));
-            let user = User { name: name.to_owned(), ..User::default() };
+            let user = User {
+                name: name.to_owned(),
+                ..User::default()
+            };
             let request = Attributes {
                 verb: verb.to_owned(),
                 group: group.to_owned(),
@@ -168,7 +202,13 @@ mod tests {
         check("admin", "create", "changewindows.farwater.dev", "team-b", false);
         check("edit", "create", "pipelines.farwater.dev", "team-a", false);
         check("admin", "create", "pipelines.farwater.dev", "team-a", true);
-        check("view", "get", "servicedeployments/parameters.farwater.dev", "team-a", true);
+        check(
+            "view",
+            "get",
+            "servicedeployments/parameters.farwater.dev",
+            "team-a",
+            true,
+        );
         check("view", "get", "secrets", "team-a", false);
         check("view", "get", "servicecontexts.farwater.dev", "team-a", false);
         check("edit", "get", "servicecontexts.farwater.dev", "team-a", true);
@@ -178,13 +218,25 @@ mod tests {
         check("view", "list", "servicedeployments.farwater.dev", "", false);
         check("edit", "get", "secrets", "team-a", true);
         check("edit", "patch", "servicedeployments.farwater.dev", "team-a", true);
-        check("edit", "patch", "servicedeployments/status.farwater.dev", "team-a", false);
+        check(
+            "edit",
+            "patch",
+            "servicedeployments/status.farwater.dev",
+            "team-a",
+            false,
+        );
         check("edit", "create", "serviceaccounts/token", "team-a", true);
         check("edit", "create", "receivers.farwater.dev", "team-a", true);
         check("edit", "create", "clusters.farwater.dev", "team-a", false);
         check("edit", "create", "roles.rbac.authorization.k8s.io", "team-a", false);
         check("admin", "create", "clusters/join.farwater.dev", "team-a", true);
-        check("admin", "create", "rolebindings.rbac.authorization.k8s.io", "team-a", true);
+        check(
+            "admin",
+            "create",
+            "rolebindings.rbac.authorization.k8s.io",
+            "team-a",
+            true,
+        );
         check("admin", "create", "clustergrants.farwater.dev", "team-a", false);
         check("admin", "create", "healthrules.farwater.dev", "team-a", false);
         check("admin", "create", "clusters.farwater.dev", "team-b", false);
@@ -194,11 +246,22 @@ mod tests {
     fn everyone_authenticated_may_discover_and_ask_about_themselves() {
         let policy = policy(&[]);
         let user = User::service_account("a", "b", "u");
-        let path = |path: &str| policy.authorize(&user, &Attributes::non_resource("get", path)).is_allowed();
+        let path = |path: &str| {
+            policy
+                .authorize(&user, &Attributes::non_resource("get", path))
+                .is_allowed()
+        };
         assert!(path("/api") && path("/apis/farwater.dev/v1alpha1") && path("/openapi/v3"));
         assert!(!path("/metrics") && !path("/apish"));
-        let anonymous = User { name: "system:anonymous".to_owned(), ..User::default() };
-        assert!(!policy.authorize(&anonymous, &Attributes::non_resource("get", "/api")).is_allowed());
+        let anonymous = User {
+            name: "system:anonymous".to_owned(),
+            ..User::default()
+        };
+        assert!(
+            !policy
+                .authorize(&anonymous, &Attributes::non_resource("get", "/api"))
+                .is_allowed()
+        );
     }
 
     #[test]
@@ -206,9 +269,21 @@ mod tests {
         let default = json!({"rules": [{"apiGroups": [""], "resources": ["a", "b"], "verbs": ["get"]}]});
         let check = |annotations: Value, rules: Value, expected: Option<Value>| {
             let object = json!({"metadata": {"annotations": annotations}, "rules": rules});
-            let key = Key { kind: Kind::new("clusterroles", RBAC_GROUP), namespace: String::new(), name: "r".into() };
-            let current = Resource { key, uid: "u".into(), version: 1, object: std::sync::Arc::new(object) };
-            assert_eq!(complete(&current, &default).map(|object| object["rules"].clone()), expected);
+            let key = Key {
+                kind: Kind::new("clusterroles", RBAC_GROUP),
+                namespace: String::new(),
+                name: "r".into(),
+            };
+            let current = Resource {
+                key,
+                uid: "u".into(),
+                version: 1,
+                object: std::sync::Arc::new(object),
+            };
+            assert_eq!(
+                complete(&current, &default).map(|object| object["rules"].clone()),
+                expected
+            );
         };
         let rule = |resource: &str| json!({"apiGroups": [""], "resources": [resource], "verbs": ["get"]});
         check(

@@ -24,8 +24,10 @@ pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_l
 const MAX_FILE_BYTES: u64 = 1 << 20;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443);
 
-const LOOPBACK: [Network; 2] =
-    [Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8), Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
+const LOOPBACK: [Network; 2] = [
+    Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+];
 
 /// Options of `farwater hub`. Each can also be set by its environment variable, or by its name in the file of --config.
 #[derive(Args, Clone, Debug, Default)]
@@ -40,7 +42,12 @@ pub struct HubArgs {
 
     /// Password of the database. Other users of the machine can read a command line: prefer the variable or
     /// --database-password-file
-    #[arg(long, value_name = "PASSWORD", env = "FARWATER_DATABASE_PASSWORD", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        env = "FARWATER_DATABASE_PASSWORD",
+        hide_env_values = true
+    )]
     pub database_password: Option<DatabasePassword>,
 
     /// File with the password of the database, one line
@@ -113,12 +120,22 @@ pub struct HubArgs {
     /// Private networks that the hub may connect to, e.g. 10.1.0.0/16, comma-separated: for links in repositories,
     /// indexes and charts, for notifications and gates, and for sources on the hub's machine [default: none; the
     /// loopback networks if --listen and --advertise are loopback addresses]
-    #[arg(long, value_name = "NETWORK", env = "FARWATER_ALLOW_PRIVATE_LINKS", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NETWORK",
+        env = "FARWATER_ALLOW_PRIVATE_LINKS",
+        value_delimiter = ','
+    )]
     pub allow_private_links: Vec<Network>,
 
     /// Program that returns the credentials of sources whose URL begins with PREFIX: "PREFIX PROGRAM [NAMESPACE ...]",
     /// comma-separated. Without a NAMESPACE only for sources of the administrators [default: none]
-    #[arg(long, value_name = "RULE", env = "FARWATER_CREDENTIAL_PROGRAM", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "RULE",
+        env = "FARWATER_CREDENTIAL_PROGRAM",
+        value_delimiter = ','
+    )]
     pub credential_program: Vec<ProgramRule>,
 
     /// YAML file that names the secret backends outside the hub [default: none]
@@ -184,7 +201,10 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { handshake: Duration::from_secs(10), first_request: Duration::from_secs(30) }
+        Self {
+            handshake: Duration::from_secs(10),
+            first_request: Duration::from_secs(30),
+        }
     }
 }
 
@@ -209,7 +229,10 @@ impl Advertise {
             std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         };
-        Self { url: format!("https://{}", SocketAddr::new(ip, address.port())), host: ip.to_string() }
+        Self {
+            url: format!("https://{}", SocketAddr::new(ip, address.port())),
+            host: ip.to_string(),
+        }
     }
 
     pub fn url(&self) -> &str {
@@ -243,7 +266,10 @@ pub enum ConfigError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     #[error("option {option} is missing: give --{option}, {variable} or {option} in the configuration file")]
-    Missing { option: &'static str, variable: &'static str },
+    Missing {
+        option: &'static str,
+        variable: &'static str,
+    },
     #[error("option {given} is given without {lacking}: a certificate needs both tls-cert and tls-key")]
     Pair { given: &'static str, lacking: &'static str },
 }
@@ -257,8 +283,10 @@ impl HubArgs {
         };
         let set = self.or(file);
 
-        let data_dir =
-            set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
+        let data_dir = set.data_dir.ok_or(ConfigError::Missing {
+            option: "data-dir",
+            variable: "FARWATER_DATA_DIR",
+        })?;
         let password = set.database_password;
         let database = database::resolve(set.database, password, set.database_password_file.as_deref())?;
         let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
@@ -287,7 +315,10 @@ impl HubArgs {
             max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
-            sources: SourceSettings { links: Links::new(allowed), programs: set.credential_program },
+            sources: SourceSettings {
+                links: Links::new(allowed),
+                programs: set.credential_program,
+            },
             secret_backends: set.secret_backends,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
@@ -334,16 +365,32 @@ fn pair(
     authority: Option<PathBuf>,
 ) -> Result<Option<MountedFiles>, ConfigError> {
     match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some(MountedFiles { certificate, key, authority })),
-        (None, None) if authority.is_some() => Err(ConfigError::Pair { given: "tls-ca", lacking: "tls-cert" }),
+        (Some(certificate), Some(key)) => Ok(Some(MountedFiles {
+            certificate,
+            key,
+            authority,
+        })),
+        (None, None) if authority.is_some() => Err(ConfigError::Pair {
+            given: "tls-ca",
+            lacking: "tls-cert",
+        }),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(ConfigError::Pair { given: "tls-cert", lacking: "tls-key" }),
-        (None, Some(_)) => Err(ConfigError::Pair { given: "tls-key", lacking: "tls-cert" }),
+        (Some(_), None) => Err(ConfigError::Pair {
+            given: "tls-cert",
+            lacking: "tls-key",
+        }),
+        (None, Some(_)) => Err(ConfigError::Pair {
+            given: "tls-key",
+            lacking: "tls-cert",
+        }),
     }
 }
 
 fn read_file(path: &Path) -> Result<String, ConfigError> {
-    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let read = |source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let size = std::fs::metadata(path).map_err(read)?.len();
     if size > MAX_FILE_BYTES {
         return Err(ConfigError::TooLong { path: path.to_owned() });
@@ -353,7 +400,10 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
 
 /// The file's options, parsed by the flags' own parsers, so that names and meanings are the same.
 fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
-    let parse = |message: String| ConfigError::Parse { path: path.to_owned(), message };
+    let parse = |message: String| ConfigError::Parse {
+        path: path.to_owned(),
+        message,
+    };
     let value: Value = if text.trim().is_empty() {
         Value::Null
     } else {
@@ -379,7 +429,11 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
     let mut flags = Vec::new();
     for (name, value) in entries {
         if !valid.contains(&name) {
-            return Err(ConfigError::Unknown { path: path.to_owned(), name, valid: valid.join(", ") });
+            return Err(ConfigError::Unknown {
+                path: path.to_owned(),
+                name,
+                valid: valid.join(", "),
+            });
         }
         for value in scalars(value).ok_or_else(|| ConfigError::Value {
             path: path.to_owned(),
@@ -389,7 +443,10 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
         }
     }
 
-    let refused = |error: clap::Error| ConfigError::Value { path: path.to_owned(), message: first_line(&error) };
+    let refused = |error: clap::Error| ConfigError::Value {
+        path: path.to_owned(),
+        message: first_line(&error),
+    };
     let matches = command.try_get_matches_from(flags).map_err(refused)?;
     HubArgs::from_arg_matches(&matches).map_err(refused)
 }
@@ -414,21 +471,36 @@ fn scalar(value: Value) -> Option<String> {
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("For more")).collect();
-    lines.join(" ").trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
+    lines
+        .join(" ")
+        .trim_start_matches("error: ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn parse_advertise(text: &str) -> Result<Advertise, String> {
     let expected = "expected https://HOST[:PORT]";
     let uri: http::Uri = text.parse().map_err(|_| expected.to_owned())?;
-    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or(expected)?;
+    let authority = uri
+        .authority()
+        .filter(|authority| !authority.as_str().contains('@'))
+        .ok_or(expected)?;
     if uri.scheme_str() != Some("https") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
         return Err(expected.to_owned());
     }
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let host = authority
+        .host()
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
     if host.is_empty() {
         return Err(expected.to_owned());
     }
-    Ok(Advertise { url: format!("https://{authority}"), host })
+    Ok(Advertise {
+        url: format!("https://{authority}"),
+        host,
+    })
 }
 
 fn parse_san(text: &str) -> Result<String, String> {
@@ -451,9 +523,11 @@ fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     if address.ip().is_loopback() {
         return Ok(address);
     }
-    Err("the metrics listener serves without a token, so it must be a loopback address; for another address use \
+    Err(
+        "the metrics listener serves without a token, so it must be a loopback address; for another address use \
          /metrics of the hub with a token"
-        .to_owned())
+            .to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -486,8 +560,18 @@ mod tests {
         let config = parse(text).unwrap().resolve().unwrap();
         let networks = ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
         assert_eq!(config.sources.links, Links::new(networks));
-        assert_eq!(config.sources.programs, ["https://dev.example/org /usr/bin/token team-a".parse().unwrap()]);
-        let links = |text: &str| parse(&format!("data-dir: /srv\n{text}")).unwrap().resolve().unwrap().sources.links;
+        assert_eq!(
+            config.sources.programs,
+            ["https://dev.example/org /usr/bin/token team-a".parse().unwrap()]
+        );
+        let links = |text: &str| {
+            parse(&format!("data-dir: /srv\n{text}"))
+                .unwrap()
+                .resolve()
+                .unwrap()
+                .sources
+                .links
+        };
         // On a developer's machine, and elsewhere.
         for (text, is_tried_out) in [
             ("", true),
@@ -518,7 +602,11 @@ mod tests {
              log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, \
              max-connected-agents, allow-private-links, credential-program, secret-backends, drain-seconds"
         );
-        assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
+        assert!(
+            parse("config: other.yaml\n")
+                .unwrap_err()
+                .contains("unknown option \"config\"")
+        );
     }
 
     #[test]
@@ -531,7 +619,10 @@ mod tests {
         check("log-format: xml\n", "--log-format");
         check("log-format: xml\n", "json");
         check("advertise: http://hub.example.com\n", "--advertise");
-        check("advertise: https://user@hub.example.com\n", "expected https://HOST[:PORT]");
+        check(
+            "advertise: https://user@hub.example.com\n",
+            "expected https://HOST[:PORT]",
+        );
         check("metrics-listen: 0.0.0.0:9090\n", "must be a loopback address");
         check("max-connections: 0\n", "--max-connections");
         check("tls-san: ['bad name']\n", "--tls-san");
@@ -547,7 +638,9 @@ mod tests {
         let page = include_str!("../../../docs/hub.md");
         let command = HubArgs::augment_args(clap::Command::new("hub"));
         for arg in command.get_arguments() {
-            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else {
+                continue;
+            };
             if name != "config" {
                 let row = format!("| `{name}` | `{}` |", variable.to_string_lossy());
                 assert!(page.contains(&row), "docs/hub.md lacks {row}");
@@ -560,7 +653,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hub.yaml");
         std::fs::write(&path, "data-dir: /from-file\nlisten: 127.0.0.1:1\n").unwrap();
-        let args = HubArgs { config: Some(path), listen: Some("127.0.0.1:2".parse().unwrap()), ..HubArgs::default() };
+        let args = HubArgs {
+            config: Some(path),
+            listen: Some("127.0.0.1:2".parse().unwrap()),
+            ..HubArgs::default()
+        };
         let config = args.resolve().unwrap();
         assert_eq!(config.data_dir, Path::new("/from-file"));
         assert_eq!(config.listen.port(), 2);
@@ -569,11 +666,20 @@ mod tests {
     #[test]
     fn a_certificate_is_mounted_with_its_key() {
         let resolve = |text: &str| parse(&format!("data-dir: /srv\n{text}")).unwrap().resolve();
-        let files = resolve("tls-cert: /tls/tls.crt\ntls-key: /tls/tls.key\n").unwrap().tls.unwrap();
-        assert_eq!((files.key.as_path(), files.authority), (Path::new("/tls/tls.key"), None));
+        let files = resolve("tls-cert: /tls/tls.crt\ntls-key: /tls/tls.key\n")
+            .unwrap()
+            .tls
+            .unwrap();
+        assert_eq!(
+            (files.key.as_path(), files.authority),
+            (Path::new("/tls/tls.key"), None)
+        );
         assert!(resolve("").unwrap().tls.is_none());
-        for (text, lacking) in [("tls-cert: a\n", "tls-key"), ("tls-key: a\n", "tls-cert"), ("tls-ca: a\n", "tls-cert")]
-        {
+        for (text, lacking) in [
+            ("tls-cert: a\n", "tls-key"),
+            ("tls-key: a\n", "tls-cert"),
+            ("tls-ca: a\n", "tls-cert"),
+        ] {
             let error = resolve(text).unwrap_err().to_string();
             assert!(error.contains(&format!("without {lacking}")), "{error}");
         }

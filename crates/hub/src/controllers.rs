@@ -75,33 +75,78 @@ fn spawn_controllers(replica: &Arc<Replica>, left: Option<Resume>, shutdown: &Ca
 /// All controllers that take keys from a queue. A new one is added here and nowhere else.
 fn with_queues() -> Vec<Controller> {
     vec![
-        controller("fetch_sources", SOURCES_AT_ONCE, |hub| &hub.queues.sources, fetch_sources::fetch_source),
-        controller("assign_revisions", SERVICES_AT_ONCE, |hub| &hub.queues.services, assign_revisions::assign_revision),
+        controller(
+            "fetch_sources",
+            SOURCES_AT_ONCE,
+            |hub| &hub.queues.sources,
+            fetch_sources::fetch_source,
+        ),
+        controller(
+            "assign_revisions",
+            SERVICES_AT_ONCE,
+            |hub| &hub.queues.services,
+            assign_revisions::assign_revision,
+        ),
         controller(
             "summarize_reports",
             SUMMARIES_AT_ONCE,
             |hub| &hub.queues.summaries,
             summarize_reports::summarize_report,
         ),
-        controller("track_clusters", CLUSTERS_AT_ONCE, |hub| &hub.queues.clusters, track_clusters::track_cluster),
-        controller("serve_receivers", RECEIVERS_AT_ONCE, |hub| &hub.queues.receivers, serve_receivers::serve_receiver),
-        controller("ask_sources", RECEIVERS_AT_ONCE, |hub| &hub.queues.inboxes, ask_sources::ask_sources),
-        controller("stamp_services", SETS_AT_ONCE, |hub| &hub.memory.sets.queue, stamp_services::stamp_services),
-        controller("make_sets", NAMESPACES_AT_ONCE, |hub| &hub.queues.namespaces, make_sets::make_set),
+        controller(
+            "track_clusters",
+            CLUSTERS_AT_ONCE,
+            |hub| &hub.queues.clusters,
+            track_clusters::track_cluster,
+        ),
+        controller(
+            "serve_receivers",
+            RECEIVERS_AT_ONCE,
+            |hub| &hub.queues.receivers,
+            serve_receivers::serve_receiver,
+        ),
+        controller(
+            "ask_sources",
+            RECEIVERS_AT_ONCE,
+            |hub| &hub.queues.inboxes,
+            ask_sources::ask_sources,
+        ),
+        controller(
+            "stamp_services",
+            SETS_AT_ONCE,
+            |hub| &hub.memory.sets.queue,
+            stamp_services::stamp_services,
+        ),
+        controller(
+            "make_sets",
+            NAMESPACES_AT_ONCE,
+            |hub| &hub.queues.namespaces,
+            make_sets::make_set,
+        ),
         controller(
             "send_notifications",
             PROVIDERS_AT_ONCE,
             |hub| &hub.notifications.providers,
             send_notifications::send_notifications,
         ),
-        controller("check_rules", RULES_AT_ONCE, |hub| &hub.notifications.rules, check_rules::check_rule),
+        controller(
+            "check_rules",
+            RULES_AT_ONCE,
+            |hub| &hub.notifications.rules,
+            check_rules::check_rule,
+        ),
         controller(
             "advance_promotions",
             PIPELINES_AT_ONCE,
             |hub| &hub.memory.pipelines.queue,
             advance_promotions::advance_promotions,
         ),
-        controller("ask_gates", GATES_AT_ONCE, |hub| &hub.memory.pipelines.asking, ask_gates::ask_gate),
+        controller(
+            "ask_gates",
+            GATES_AT_ONCE,
+            |hub| &hub.memory.pipelines.asking,
+            ask_gates::ask_gate,
+        ),
         controller(
             "propose_promotions",
             PROPOSALS_AT_ONCE,
@@ -114,7 +159,10 @@ fn with_queues() -> Vec<Controller> {
 impl Replica {
     /// The work of each controller with a queue, by its name.
     pub fn controller_work(&self) -> Vec<(&'static str, Counts)> {
-        with_queues().iter().map(|controller| (controller.name, (controller.counts)(self))).collect()
+        with_queues()
+            .iter()
+            .map(|controller| (controller.name, (controller.counts)(self)))
+            .collect()
     }
 }
 
@@ -138,7 +186,14 @@ where
 {
     let run = move |replica: Arc<Replica>, shutdown| {
         let keys = Arc::clone(queue(&replica));
-        queue::work(name, keys, at_once, shutdown, move |key| reconcile(Arc::clone(&replica), key)).boxed()
+        queue::work(name, keys, at_once, shutdown, move |key| {
+            reconcile(Arc::clone(&replica), key)
+        })
+        .boxed()
     };
-    Controller { name, counts: Box::new(move |replica| queue(replica).counts()), run: Box::new(run) }
+    Controller {
+        name,
+        counts: Box::new(move |replica| queue(replica).counts()),
+        run: Box::new(run),
+    }
 }

@@ -35,8 +35,11 @@ use answer::Refusal;
 /// Maximum length of a join request or an assertion, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Maximum length of the body of any agent's request, in bytes.
-pub const MAX_AGENT_BODY: usize =
-    if MAX_STATUS_BYTES > plans::MAX_REPORT_BYTES { MAX_STATUS_BYTES } else { plans::MAX_REPORT_BYTES };
+pub const MAX_AGENT_BODY: usize = if MAX_STATUS_BYTES > plans::MAX_REPORT_BYTES {
+    MAX_STATUS_BYTES
+} else {
+    plans::MAX_REPORT_BYTES
+};
 
 /// A cluster that is not loaded may still exist, so agents have to wait until loading is done.
 fn check_loaded(replica: &Replica) -> Result<(), Refusal> {
@@ -49,12 +52,16 @@ fn check_loaded(replica: &Replica) -> Result<(), Refusal> {
 
 /// The endpoints of agents: `/agent/v1/…`, as `farwater_api::protocol` describes them.
 pub fn router<S: Clone + Send + Sync + 'static>(replica: Arc<Replica>) -> Router<S> {
-    Endpoint::router(endpoints()).with_state(replica).layer(middleware::map_response(name_protocol))
+    Endpoint::router(endpoints())
+        .with_state(replica)
+        .layer(middleware::map_response(name_protocol))
 }
 
 /// Every answer names the hub's protocol, refusals too: an agent that can't read the rest then knows why.
 async fn name_protocol(mut response: Response) -> Response {
-    response.headers_mut().insert(HeaderName::from_static(PROTOCOL_HEADER), HeaderValue::from(PROTOCOL));
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(PROTOCOL_HEADER), HeaderValue::from(PROTOCOL));
     response
 }
 

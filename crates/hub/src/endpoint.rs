@@ -15,22 +15,39 @@ pub struct Endpoint<S> {
 
 impl<S: Clone + Send + Sync + 'static> Endpoint<S> {
     pub fn get<H: Handler<T, S>, T: 'static>(path: &'static str, handler: H) -> Self {
-        Self { method: "GET", path, handler: get(handler) }
+        Self {
+            method: "GET",
+            path,
+            handler: get(handler),
+        }
     }
 
     pub fn post<H: Handler<T, S>, T: 'static>(path: &'static str, handler: H) -> Self {
-        Self { method: "POST", path, handler: post(handler) }
+        Self {
+            method: "POST",
+            path,
+            handler: post(handler),
+        }
     }
 
     pub fn any<H: Handler<T, S>, T: 'static>(path: &'static str, handler: H) -> Self {
-        Self { method: "*", path, handler: any(handler) }
+        Self {
+            method: "*",
+            path,
+            handler: any(handler),
+        }
     }
 
     pub fn map(self, change: impl FnOnce(MethodRouter<S>) -> MethodRouter<S>) -> Self {
-        Self { handler: change(self.handler), ..self }
+        Self {
+            handler: change(self.handler),
+            ..self
+        }
     }
 
     pub fn router(endpoints: Vec<Self>) -> Router<S> {
-        endpoints.into_iter().fold(Router::new(), |router, endpoint| router.route(endpoint.path, endpoint.handler))
+        endpoints.into_iter().fold(Router::new(), |router, endpoint| {
+            router.route(endpoint.path, endpoint.handler)
+        })
     }
 }

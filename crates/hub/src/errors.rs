@@ -28,17 +28,29 @@ pub struct SourceFailure {
 
 impl SourceFailure {
     pub fn passing(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), lasting: false }
+        Self {
+            reason,
+            message: message.into(),
+            lasting: false,
+        }
     }
 
     pub fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), lasting: true }
+        Self {
+            reason,
+            message: message.into(),
+            lasting: true,
+        }
     }
 }
 
 impl From<GitError> for SourceFailure {
     fn from(error: GitError) -> Self {
         let lasting = error.retry() == Retry::AfterChange;
-        Self { reason: error.reason.code(), message: error.to_string(), lasting }
+        Self {
+            reason: error.reason.code(),
+            message: error.to_string(),
+            lasting,
+        }
     }
 }

@@ -28,22 +28,34 @@ pub enum ExternalError {
 pub fn open(path: &Path, store: &Store) -> Result<ExternalSecrets, ExternalError> {
     let config = read(path)?;
     let backends = Backends::new(&config);
-    let backends = backends.map_err(|source| ExternalError::Config { path: path.to_owned(), source })?;
+    let backends = backends.map_err(|source| ExternalError::Config {
+        path: path.to_owned(),
+        source,
+    })?;
     let names: Vec<&str> = backends.names().collect();
-    tracing::info!(backends = names.join(", "), "secrets of other places can be referred to");
+    tracing::info!(
+        backends = names.join(", "),
+        "secrets of other places can be referred to"
+    );
     Ok(Keeper::new(backends, config.refresh(), Database(store.clone())))
 }
 
 pub type ExternalSecrets = Keeper<Database>;
 
 fn read(path: &Path) -> Result<Config, ExternalError> {
-    let failed = |source| ExternalError::Read { path: path.to_owned(), source };
+    let failed = |source| ExternalError::Read {
+        path: path.to_owned(),
+        source,
+    };
     if std::fs::metadata(path).map_err(failed)?.len() > MAX_FILE_BYTES {
         return Err(ExternalError::TooLong { path: path.to_owned() });
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     let parsed = serde_saphyr::from_str(&text);
-    parsed.map_err(|error| ExternalError::Parse { path: path.to_owned(), message: error.to_string() })
+    parsed.map_err(|error| ExternalError::Parse {
+        path: path.to_owned(),
+        message: error.to_string(),
+    })
 }
 
 /// The values that were read last, in the hub's database.
@@ -52,7 +64,11 @@ pub struct Database(Store);
 #[async_trait]
 impl Shelf for Database {
     async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError> {
-        let kept = self.0.load_kept(id).await.map_err(|error| ShelfError(Box::new(error)))?;
+        let kept = self
+            .0
+            .load_kept(id)
+            .await
+            .map_err(|error| ShelfError(Box::new(error)))?;
         Ok(kept.map(|(read, values)| Kept { read, values }))
     }
 }
@@ -66,7 +82,9 @@ mod tests {
     #[tokio::test]
     async fn a_configuration_that_is_wrong_is_told_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap();
+        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32]))
+            .await
+            .unwrap();
         let check = |text: &str, expected: &str| {
             let path = folder.path().join("backends.yaml");
             std::fs::write(&path, text).unwrap();
@@ -76,7 +94,10 @@ mod tests {
         };
         check("backends: [", "parse the configuration");
         check("backends: [{name: a}]", "it is of 0 kinds");
-        check("backends: [{name: a, files: {folder: relative}}]", "backend a: folder relative is not absolute");
+        check(
+            "backends: [{name: a, files: {folder: relative}}]",
+            "backend a: folder relative is not absolute",
+        );
         check(
             "backends: [{name: a, vault: {address: 'http://vault.example.com', mounts: {kv: 2}, auth: {token: {file: /t}}}}]",
             "has no TLS",

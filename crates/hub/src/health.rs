@@ -24,15 +24,20 @@ pub async fn live() -> &'static str {
 /// Ready: the store can be read, access can be decided, and the hub isn't stopping. `?verbose` also lists the parts
 /// that are ready.
 pub async fn ready(State(hub): State<Arc<Hub>>, RawQuery(query): RawQuery) -> Response {
-    let checks =
-        [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
+    let checks = [
+        ("store", store_answers(&hub).await),
+        ("access", hub.access.is_ready()),
+        ("running", is_running(&hub)),
+    ];
     let is_ready = checks.iter().all(|(_, good)| *good);
     let is_verbose = query.is_some_and(|query| query.split('&').any(|parameter| parameter == "verbose"));
     if is_ready && !is_verbose {
         return "ok".into_response();
     }
-    let lines: Vec<String> =
-        checks.iter().map(|(name, good)| format!("[{}] {name}\n", if *good { '+' } else { '-' })).collect();
+    let lines: Vec<String> = checks
+        .iter()
+        .map(|(name, good)| format!("[{}] {name}\n", if *good { '+' } else { '-' }))
+        .collect();
     if is_ready {
         return (lines.concat() + "ready\n").into_response();
     }

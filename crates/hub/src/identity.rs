@@ -113,7 +113,10 @@ pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
 /// Reads a seal key from another file, e.g. an earlier one.
 pub fn read_seal_key_file(path: &Path) -> Result<SecretKey, IdentityError> {
     let text = files::read_private(path)?.ok_or_else(|| IdentityError::Missing { path: path.to_owned() })?;
-    parse_secret(&text).map_err(|problem| IdentityError::Corrupt { path: path.to_owned(), problem })
+    parse_secret(&text).map_err(|problem| IdentityError::Corrupt {
+        path: path.to_owned(),
+        problem,
+    })
 }
 
 /// Reads the key beside it during an exchange; the database says which of the two counts.
@@ -125,15 +128,30 @@ impl Identity {
     /// Loads the keys, or creates missing ones if there is no database yet. `mounted`: the certificate that the hub is
     /// served with, if another authority issued it.
     pub fn open(data: &DataDir, mounted: Option<&Mounted>, now: Timestamp) -> Result<Self, IdentityError> {
-        let keys = Keys { directory: data.keys(), established: data.is_established() };
-        let installation = keys.load("installation", || Ok(uuid::Uuid::new_v4().to_string()), parse_installation)?;
+        let keys = Keys {
+            directory: data.keys(),
+            established: data.is_established(),
+        };
+        let installation = keys.load(
+            "installation",
+            || Ok(uuid::Uuid::new_v4().to_string()),
+            parse_installation,
+        )?;
         let material = Material::open(&keys, &installation, mounted.map(Mounted::pin), now)?;
         let seal = keys.load(seal::SEAL, make_secret, parse_secret)?;
         let next_seal = seal::read_next(&keys.directory)?;
         let mac = keys.load("mac.key", make_secret, parse_secret)?;
         let mac = hmac::Key::new(hmac::HMAC_SHA256, mac.bytes());
         let mounted_authority = mounted.map(Mounted::authority_pem);
-        Ok(Self { installation, material, mounted_authority, seal, next_seal, mac, directory: keys.directory })
+        Ok(Self {
+            installation,
+            material,
+            mounted_authority,
+            seal,
+            next_seal,
+            mac,
+            directory: keys.directory,
+        })
     }
 
     /// Distinguishes this hub's statements from those of every other hub.
@@ -143,12 +161,17 @@ impl Identity {
 
     /// The authority that clients trust: our own, or that of a mounted certificate. As PEM.
     pub fn ca_pem(&self) -> &str {
-        self.mounted_authority.as_deref().unwrap_or_else(|| self.material.authority.pem())
+        self.mounted_authority
+            .as_deref()
+            .unwrap_or_else(|| self.material.authority.pem())
     }
 
     /// That authority's certificate, as DER.
     fn authority_der(&self) -> Vec<u8> {
-        let mounted = self.mounted_authority.as_deref().and_then(|pem| files::from_pem("CERTIFICATE", pem));
+        let mounted = self
+            .mounted_authority
+            .as_deref()
+            .and_then(|pem| files::from_pem("CERTIFICATE", pem));
         mounted.map_or_else(|| self.material.authority.der().to_vec(), |der| der.to_vec())
     }
 
@@ -179,7 +202,12 @@ impl Identity {
 
     /// The key with this id, current or former: some agent may still present a signature of it.
     pub fn signing_key(&self, id: &str) -> Option<&SigningKey> {
-        self.material.trust.signing_keys().into_iter().map(|(key, _)| key).find(|key| key.id == id)
+        self.material
+            .trust
+            .signing_keys()
+            .into_iter()
+            .map(|(key, _)| key)
+            .find(|key| key.id == id)
     }
 
     /// The standing of an agent that has followed the successions up to this position.
@@ -208,7 +236,9 @@ impl Identity {
             });
         }
         if known != head {
-            store.put_meta(POSITION, &serde_json::to_string(&head).map_err(StoreError::abort)?).await?;
+            store
+                .put_meta(POSITION, &serde_json::to_string(&head).map_err(StoreError::abort)?)
+                .await?;
         }
         Ok(())
     }
@@ -281,7 +311,10 @@ impl Keys {
 
     /// For creating keys that are not in use yet.
     fn for_next(&self) -> Self {
-        Self { directory: self.directory.clone(), established: false }
+        Self {
+            directory: self.directory.clone(),
+            established: false,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -294,7 +327,9 @@ impl Keys {
 }
 
 fn parse_installation(text: &str) -> Result<String, &'static str> {
-    uuid::Uuid::parse_str(text.trim()).map(|id| id.to_string()).map_err(|_| "is no UUID")
+    uuid::Uuid::parse_str(text.trim())
+        .map(|id| id.to_string())
+        .map_err(|_| "is no UUID")
 }
 
 fn make_signing_key() -> Result<String, IdentityError> {

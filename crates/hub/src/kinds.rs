@@ -103,7 +103,11 @@ impl ResourceKind {
     }
 
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
@@ -137,9 +141,27 @@ pub struct Registry {
 /// The kinds don't change while the program runs.
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
 
-const STORED_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const STORED_VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 /// In Kubernetes' order for custom resources.
-const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+const CUSTOM_VERBS: &[&str] = &[
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+];
 /// Without `deletecollection`.
 const NAMESPACE_VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const META_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
@@ -175,11 +197,17 @@ const NEW_EVENT_FIELDS: &[&str] = &[
     "reportingController",
     "type",
 ];
-const STATUS: Subresource = Subresource { name: "status", verbs: &["get", "patch", "update"], kind: None };
+const STATUS: Subresource = Subresource {
+    name: "status",
+    verbs: &["get", "patch", "update"],
+    kind: None,
+};
 
 impl Registry {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&ResourceKind> {
-        self.kinds.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
+        self.kinds
+            .iter()
+            .find(|k| k.group == group && k.version == version && k.plural == plural)
     }
 
     pub fn stored_as(&self, kind: &Kind) -> Option<&ResourceKind> {
@@ -199,7 +227,9 @@ impl Registry {
     }
 
     pub fn in_group<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a ResourceKind> {
-        self.kinds.iter().filter(move |k| k.group == group && k.version == version)
+        self.kinds
+            .iter()
+            .filter(move |k| k.group == group && k.version == version)
     }
 
     fn build() -> Self {
@@ -227,25 +257,46 @@ impl Registry {
                 .answers_deleted()
                 .fields(NAMESPACE_FIELDS)
                 .verbs(NAMESPACE_VERBS)
-                .with(Subresource { name: "finalize", verbs: &["update"], kind: None })
+                .with(Subresource {
+                    name: "finalize",
+                    verbs: &["update"],
+                    kind: None,
+                })
                 .with(STATUS),
             built_in::<Secret>(&mut schemas).namespaced().fields(SECRET_FIELDS),
-            built_in::<ServiceAccount>(&mut schemas).short("sa").namespaced().answers_deleted().with(Subresource {
-                name: "token",
-                verbs: &["create"],
-                kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
-            }),
-            built_in::<Lease>(&mut schemas).namespaced().created_by_update().updated_knowingly(),
+            built_in::<ServiceAccount>(&mut schemas)
+                .short("sa")
+                .namespaced()
+                .answers_deleted()
+                .with(Subresource {
+                    name: "token",
+                    verbs: &["create"],
+                    kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
+                }),
+            built_in::<Lease>(&mut schemas)
+                .namespaced()
+                .created_by_update()
+                .updated_knowingly(),
             built_in::<NewEvent>(&mut schemas)
                 .short("ev")
                 .namespaced()
                 .fields(NEW_EVENT_FIELDS)
                 .created_by_update()
                 .shows(&views::EVENTS, Kind::new("events", "")),
-            built_in::<ClusterRoleBinding>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
-            built_in::<ClusterRole>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
-            built_in::<RoleBinding>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
-            built_in::<Role>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
+            built_in::<ClusterRoleBinding>(&mut schemas)
+                .names(NameRule::PathSegment)
+                .created_by_update(),
+            built_in::<ClusterRole>(&mut schemas)
+                .names(NameRule::PathSegment)
+                .created_by_update(),
+            built_in::<RoleBinding>(&mut schemas)
+                .namespaced()
+                .names(NameRule::PathSegment)
+                .created_by_update(),
+            built_in::<Role>(&mut schemas)
+                .namespaced()
+                .names(NameRule::PathSegment)
+                .created_by_update(),
             built_in::<SelfSubjectAccessReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
@@ -255,7 +306,11 @@ impl Registry {
         let mut definitions = schemas.take_definitions(false);
         published::complete(&mut definitions);
         for kind in &mut kinds {
-            kind.schema = inline(&json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}), &definitions, 0);
+            kind.schema = inline(
+                &json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}),
+                &definitions,
+                0,
+            );
         }
 
         for crd in farwater_api::custom_resource_definitions() {
@@ -264,12 +319,19 @@ impl Registry {
         kinds.push(custom(&farwater_api::granted_cluster::definition(), &mut definitions).listed_only());
         published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
-        Self { kinds: kinds.collect(), definitions }
+        Self {
+            kinds: kinds.collect(),
+            definitions,
+        }
     }
 
     /// Schema of the kind that is sent to a subresource such as `serviceaccounts/token`, without references.
     pub fn body_schema(&self, schema_name: &str) -> Value {
-        inline(&json!({"$ref": format!("{REFERENCE}{schema_name}")}), &self.definitions, 0)
+        inline(
+            &json!({"$ref": format!("{REFERENCE}{schema_name}")}),
+            &self.definitions,
+            0,
+        )
     }
 }
 
@@ -292,7 +354,10 @@ fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut 
         schema: Value::Null,
         schema_name: T::schema_name().into_owned(),
         columns: Vec::new(),
-        fields: Selectable { fields: META_FIELDS, common: true },
+        fields: Selectable {
+            fields: META_FIELDS,
+            common: true,
+        },
         answers_deleted: false,
         created_by_update: false,
         updated_blindly: true,
@@ -380,7 +445,10 @@ fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Val
     match schema {
         Value::Object(map) => {
             let mut out = Map::new();
-            if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE))
+            if let Some(name) = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|r| r.strip_prefix(REFERENCE))
                 && let Value::Object(target) =
                     inline(definitions.get(name).unwrap_or(&Value::Null), definitions, depth + 1)
             {
@@ -445,7 +513,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         schema_name,
         columns: custom_columns(version),
         fields: Selectable {
-            fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+            fields: if spec.scope == "Namespaced" {
+                META_FIELDS
+            } else {
+                CLUSTER_FIELDS
+            },
             common: false,
         },
         answers_deleted: false,
@@ -482,17 +554,29 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
             kind.subresources.push(Subresource {
                 name: "bundle",
                 verbs: &["get"],
-                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::renderer::BUNDLE_KIND)),
+                kind: Some((
+                    farwater_api::GROUP,
+                    farwater_api::VERSION,
+                    farwater_api::renderer::BUNDLE_KIND,
+                )),
             });
             kind.subresources.push(Subresource {
                 name: "parameters",
                 verbs: &["get"],
-                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::parameters::PARAMETERS_KIND)),
+                kind: Some((
+                    farwater_api::GROUP,
+                    farwater_api::VERSION,
+                    farwater_api::parameters::PARAMETERS_KIND,
+                )),
             });
             kind.subresources.push(Subresource {
                 name: "plan",
                 verbs: &["create", "get"],
-                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::plan::PLAN_KIND)),
+                kind: Some((
+                    farwater_api::GROUP,
+                    farwater_api::VERSION,
+                    farwater_api::plan::PLAN_KIND,
+                )),
             });
         }
         "servicesets" => {
@@ -503,7 +587,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                 ("versions", &["get"], service_set::VERSIONS_KIND),
             ] {
                 let kind_of_body = Some((farwater_api::GROUP, farwater_api::VERSION, body));
-                kind.subresources.push(Subresource { name, verbs, kind: kind_of_body });
+                kind.subresources.push(Subresource {
+                    name,
+                    verbs,
+                    kind: kind_of_body,
+                });
             }
         }
         "managednamespaces" => kind.subresources.push(Subresource {
@@ -514,12 +602,20 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         "gitrepositories" => kind.subresources.push(Subresource {
             name: "impact",
             verbs: &["create"],
-            kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::impact::IMPACT_KIND)),
+            kind: Some((
+                farwater_api::GROUP,
+                farwater_api::VERSION,
+                farwater_api::impact::IMPACT_KIND,
+            )),
         }),
         "pipelines" => kind.subresources.push(Subresource {
             name: "approve",
             verbs: &["create"],
-            kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::pipeline::APPROVAL_KIND)),
+            kind: Some((
+                farwater_api::GROUP,
+                farwater_api::VERSION,
+                farwater_api::pipeline::APPROVAL_KIND,
+            )),
         }),
         "clusters" => kind.subresources.push(Subresource {
             name: "join",
@@ -551,7 +647,10 @@ fn custom_columns(
 pub fn referenced(schema: &Value, definitions: &Map<String, Value>, found: &mut BTreeMap<String, Value>) {
     match schema {
         Value::Object(map) => {
-            if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE))
+            if let Some(name) = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|r| r.strip_prefix(REFERENCE))
                 && !found.contains_key(name)
                 && let Some(target) = definitions.get(name)
             {
@@ -597,8 +696,14 @@ mod tests {
             found.map(|k| (k.kind.as_str(), k.namespaced))
         };
         assert_eq!(kind("", "secrets"), Some(("Secret", true)));
-        assert_eq!(kind("rbac.authorization.k8s.io", "clusterroles"), Some(("ClusterRole", false)));
-        assert_eq!(kind("farwater.dev", "servicedeployments"), Some(("ServiceDeployment", true)));
+        assert_eq!(
+            kind("rbac.authorization.k8s.io", "clusterroles"),
+            Some(("ClusterRole", false))
+        );
+        assert_eq!(
+            kind("farwater.dev", "servicedeployments"),
+            Some(("ServiceDeployment", true))
+        );
         assert_eq!(kind("farwater.dev", "clustergrants"), Some(("ClusterGrant", false)));
         assert_eq!(kind("", "pods"), None);
     }
@@ -608,7 +713,11 @@ mod tests {
         for kind in &REGISTRY.kinds {
             assert!(!kind.schema.to_string().contains("$ref"), "{}", kind.kind);
             let metadata = &kind.schema["properties"]["metadata"]["properties"];
-            assert_eq!(metadata["labels"]["additionalProperties"]["type"], "string", "{}", kind.kind);
+            assert_eq!(
+                metadata["labels"]["additionalProperties"]["type"], "string",
+                "{}",
+                kind.kind
+            );
         }
     }
 }

@@ -25,9 +25,18 @@ pub fn init(config: &Config, otlp: Option<&Otlp>) {
     let layer = fmt::layer().with_writer(std::io::stderr);
     let written = match config.log_format {
         LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
-        LogFormat::Text => layer.with_target(false).with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => layer
+            .with_target(false)
+            .with_ansi(std::io::stderr().is_terminal())
+            .boxed(),
     };
-    let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
+    let sent = otlp
+        .and_then(Otlp::log_layer)
+        .map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
     let level = LevelFilter::from(config.log_level);
-    let _ = tracing_subscriber::registry().with(written).with(sent).with(level).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(written)
+        .with(sent)
+        .with(level)
+        .try_init();
 }

@@ -34,7 +34,9 @@ use crate::{replica::Replica, server::Certificate};
 use figures::{Figures, Shown};
 
 /// In seconds: from a cached answer to a list of all objects.
-const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+const BUCKETS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0,
+];
 
 /// The kind of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -110,7 +112,9 @@ impl Metrics {
     pub fn new(replica: Arc<Replica>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
         let mut root = Registry::default();
         // Under the usual names, for existing dashboards.
-        root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
+        root.register_collector(Box::new(OwnProcess {
+            started: Timestamp::now().as_second(),
+        }));
 
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
@@ -122,7 +126,11 @@ impl Metrics {
         let help = "Time from the head of a request to the head of its response, in seconds";
         registry.register("http_request_duration_seconds", help, durations.clone());
         let in_flight = Family::default();
-        registry.register("http_requests_in_flight", "HTTP requests in progress", in_flight.clone());
+        registry.register(
+            "http_requests_in_flight",
+            "HTTP requests in progress",
+            in_flight.clone(),
+        );
         let watches = Gauge::default();
         registry.register("watches", "Open watches", watches.clone());
         let connections = Gauge::default();
@@ -133,14 +141,26 @@ impl Metrics {
 
         registry.register_collector(Box::new(StorePosition(replica.store.clone())));
         replica.memory.counters.register(registry);
-        registry.register_collector(Box::new(Certificates { server: certificate, replica: Arc::clone(&replica) }));
+        registry.register_collector(Box::new(Certificates {
+            server: certificate,
+            replica: Arc::clone(&replica),
+        }));
 
         let figures = Arc::new(Figures::new(Arc::clone(&replica), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
         registry.register_collector(Box::new(SecretPlaces(Arc::clone(&replica))));
         registry.register_collector(Box::new(ControllerWork(replica)));
 
-        Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
+        Self {
+            registry: root,
+            requests,
+            durations,
+            in_flight,
+            watches,
+            connections,
+            figures,
+            tls_reload_failing,
+        }
     }
 
     /// All metrics, as they are now.
@@ -157,13 +177,25 @@ impl Metrics {
 
     pub(crate) fn count_request(&self, route: Route, method: &Method, code: u16, took: Duration) {
         let route = route.as_str();
-        self.requests.get_or_create(&RequestLabels { route, method: method_label(method), code }).inc();
-        self.durations.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
+        self.requests
+            .get_or_create(&RequestLabels {
+                route,
+                method: method_label(method),
+                code,
+            })
+            .inc();
+        self.durations
+            .get_or_create(&RouteLabels { route })
+            .observe(took.as_secs_f64());
     }
 
     /// Counts a request as long as its answer lives.
     pub(crate) fn in_flight(&self, route: Route) -> Counted {
-        Counted::new(self.in_flight.get_or_create(&RouteLabels { route: route.as_str() }).clone())
+        Counted::new(
+            self.in_flight
+                .get_or_create(&RouteLabels { route: route.as_str() })
+                .clone(),
+        )
     }
 
     pub(crate) fn watch(&self) -> Counted {
@@ -238,7 +270,10 @@ impl Collector for Certificates {
         let help = "End of a certificate, in Unix seconds: the hub's, and its own authority's, which agents pin";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
-        let ends = [("server", self.server.end()), ("authority", self.replica.identity.authority_end())];
+        let ends = [
+            ("server", self.server.end()),
+            ("authority", self.replica.identity.authority_end()),
+        ];
         for (certificate, end) in ends {
             let Some(end) = end else { continue };
             ConstGauge::new(end).encode(metric.encode_family(&[("certificate", certificate)])?)?;

@@ -88,7 +88,9 @@ fn first_of<'m, T>(
     namespace: &'m str,
     most: usize,
 ) -> impl Iterator<Item = (&'m Name, &'m T)> {
-    all.range(Name::new(namespace, "")..).take_while(move |(name, _)| name.namespace == namespace).take(most)
+    all.range(Name::new(namespace, "")..)
+        .take_while(move |(name, _)| name.namespace == namespace)
+        .take(most)
 }
 
 impl Notifications {
@@ -110,9 +112,20 @@ impl Notifications {
         providers: impl IntoIterator<Item = (Name, String, NotificationProviderSpec)>,
         rules: impl IntoIterator<Item = (Name, NotificationRuleSpec)>,
     ) {
-        let provider = |(name, uid, spec)| (name, Provider { uid, spec: Arc::new(spec) });
+        let provider = |(name, uid, spec)| {
+            (
+                name,
+                Provider {
+                    uid,
+                    spec: Arc::new(spec),
+                },
+            )
+        };
         let providers = providers.into_iter().map(provider).collect();
-        let known = Known { providers, rules: rules.into_iter().collect() };
+        let known = Known {
+            providers,
+            rules: rules.into_iter().collect(),
+        };
         known.providers.keys().for_each(|name| self.providers.add(name.clone()));
         known.rules.keys().for_each(|name| self.rules.add(name.clone()));
         *self.change() = known;
@@ -123,7 +136,13 @@ impl Notifications {
         let mut known = self.change();
         match found {
             Some((uid, spec)) => {
-                known.providers.insert(name.clone(), Provider { uid: uid.to_owned(), spec: Arc::new(spec) });
+                known.providers.insert(
+                    name.clone(),
+                    Provider {
+                        uid: uid.to_owned(),
+                        spec: Arc::new(spec),
+                    },
+                );
             }
             None => drop(known.providers.remove(name)),
         }
@@ -139,8 +158,9 @@ impl Notifications {
             Some(spec) => drop(known.rules.insert(name.clone(), spec)),
             None => drop(known.rules.remove(name)),
         }
-        let rules: Vec<Name> =
-            first_of(&known.rules, &name.namespace, usize::MAX).map(|(name, _)| name.clone()).collect();
+        let rules: Vec<Name> = first_of(&known.rules, &name.namespace, usize::MAX)
+            .map(|(name, _)| name.clone())
+            .collect();
         drop(known);
         rules.into_iter().for_each(|name| self.rules.add(name));
     }
@@ -170,7 +190,9 @@ impl Notifications {
     pub fn hurry_users_of(&self, secret: &Name) {
         let known = self.known();
         let names = |reference: &Option<farwater_api::git_repository::LocalReference>| {
-            reference.as_ref().is_some_and(|reference| reference.name == secret.name)
+            reference
+                .as_ref()
+                .is_some_and(|reference| reference.name == secret.name)
         };
         for (name, provider) in first_of(&known.providers, &secret.namespace, usize::MAX) {
             if names(&provider.spec.secret_ref) || names(&provider.spec.cert_secret_ref) {
@@ -204,7 +226,9 @@ impl Notifications {
                 continue;
             }
             let found = first_of(&known.providers, namespace, MAX_PROVIDERS).find(|(name, _)| **name == provider);
-            let Some((_, Provider { uid, spec })) = found else { continue };
+            let Some((_, Provider { uid, spec })) = found else {
+                continue;
+            };
             targets.push(Target {
                 uid: uid.clone(),
                 spec: Arc::clone(spec),
@@ -243,7 +267,10 @@ mod tests {
         let (all, labels) = (Notifications::default(), BTreeMap::new());
         let found = |namespace: &str, name: &str| -> Vec<(String, EventSeverity)> {
             let targets = all.targets(namespace, (EventKind::ServiceSet, name), &labels);
-            targets.into_iter().map(|target| (target.uid, target.severity)).collect()
+            targets
+                .into_iter()
+                .map(|target| (target.uid, target.severity))
+                .collect()
         };
         all.know_rule(&Name::new("a", "1"), Some(rule("chat", "error", "*")));
         assert_eq!(found("a", "web"), [], "there is no provider yet");
@@ -257,17 +284,29 @@ mod tests {
         assert_eq!(all.unused(&Name::new("a", "1"), &rule("chat", "info", "*")), None);
         all.know_provider(&Name::new("a", "chat"), None);
         assert_eq!(found("a", "web"), []);
-        assert_eq!(all.unused(&Name::new("a", "1"), &rule("chat", "info", "*")), Some(Unused::NoProvider));
+        assert_eq!(
+            all.unused(&Name::new("a", "1"), &rule("chat", "info", "*")),
+            Some(Unused::NoProvider)
+        );
     }
 
     #[test]
     fn of_too_many_the_first_by_name_are_in_force() {
         let (all, labels) = (Notifications::default(), BTreeMap::new());
         for n in 0..=MAX_PROVIDERS {
-            all.know_provider(&Name::new("a", &format!("p{n:03}")), Some((&format!("uid{n}"), provider("slack"))));
-            all.know_rule(&Name::new("a", &format!("r{n:03}")), Some(rule(&format!("p{n:03}"), "info", "*")));
+            all.know_provider(
+                &Name::new("a", &format!("p{n:03}")),
+                Some((&format!("uid{n}"), provider("slack"))),
+            );
+            all.know_rule(
+                &Name::new("a", &format!("r{n:03}")),
+                Some(rule(&format!("p{n:03}"), "info", "*")),
+            );
         }
-        assert_eq!(all.targets("a", (EventKind::ServiceSet, "web"), &labels).len(), MAX_RULES.min(MAX_PROVIDERS));
+        assert_eq!(
+            all.targets("a", (EventKind::ServiceSet, "web"), &labels).len(),
+            MAX_RULES.min(MAX_PROVIDERS)
+        );
         assert!(
             all.is_provider_in_force(&Name::new("a", "p063")) && !all.is_provider_in_force(&Name::new("a", "p064"))
         );

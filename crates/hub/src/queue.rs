@@ -68,7 +68,10 @@ impl<K: Clone + Ord + Hash> Default for WorkQueue<K> {
             done: 0,
             failed: 0,
         };
-        Self { state: Mutex::new(state), wake: Notify::new() }
+        Self {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+        }
     }
 }
 
@@ -89,7 +92,12 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
     /// Unfinished keys: queued, being reconciled, or due later.
     pub fn waiting(&self) -> Vec<K> {
         let state = self.state();
-        let keys: HashSet<&K> = state.queued.iter().chain(&state.running).chain(state.due.keys()).collect();
+        let keys: HashSet<&K> = state
+            .queued
+            .iter()
+            .chain(&state.running)
+            .chain(state.due.keys())
+            .collect();
         keys.into_iter().cloned().collect()
     }
 
@@ -102,7 +110,11 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
 
     pub fn counts(&self) -> Counts {
         let state = self.state();
-        Counts { ready: state.ready.len(), done: state.done, failed: state.failed }
+        Counts {
+            ready: state.ready.len(),
+            done: state.done,
+            failed: state.failed,
+        }
     }
 
     /// If several times are given for a key, the earliest one counts.
@@ -226,7 +238,9 @@ pub async fn work<K, E, F, R>(
 }
 
 fn retry_wait(failures: u32) -> Duration {
-    MIN_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY)
+    MIN_RETRY
+        .saturating_mul(1 << failures.saturating_sub(1).min(16))
+        .min(MAX_RETRY)
 }
 
 #[cfg(test)]
@@ -242,11 +256,22 @@ mod tests {
         assert_eq!(queue.take().await, "a");
         queue.add("a");
         assert_eq!(queue.take().await, "b");
-        assert!(tokio::time::timeout(Duration::from_millis(50), queue.take()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), queue.take())
+                .await
+                .is_err()
+        );
         queue.finish(&"a", false);
         assert_eq!(queue.take().await, "a");
         queue.finish(&"a", true);
-        assert_eq!(queue.counts(), Counts { ready: 0, done: 2, failed: 1 });
+        assert_eq!(
+            queue.counts(),
+            Counts {
+                ready: 0,
+                done: 2,
+                failed: 1
+            }
+        );
     }
 
     #[tokio::test]
@@ -259,7 +284,11 @@ mod tests {
         assert_eq!(queue.take().await, "a");
         assert!((20..30_000).contains(&start.elapsed().as_millis()));
         queue.finish(&"a", false);
-        assert!(tokio::time::timeout(Duration::from_millis(50), queue.take()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), queue.take())
+                .await
+                .is_err()
+        );
     }
 
     #[test]

@@ -83,7 +83,16 @@ pub struct Live {
 impl Live {
     pub fn new(name: Name, uid: String, generation: i64, spec: ReceiverSpec, token: Token, log: Arc<Log>) -> Self {
         let path = token.path(&name);
-        Self { name, uid, generation, path, spec, token, log, inbox: Mutex::default() }
+        Self {
+            name,
+            uid,
+            generation,
+            path,
+            spec,
+            token,
+            log,
+            inbox: Mutex::default(),
+        }
     }
 
     /// Whether it is the same receiver with the same token, which determines the path.
@@ -232,26 +241,48 @@ mod tests {
 
     fn live(name: &Name, generation: i64, token: &[u8], log: Arc<Log>) -> Live {
         let token = Token::parse(token).unwrap();
-        Live::new(name.clone(), "uid".to_owned(), generation, ReceiverSpec::default(), token, log)
+        Live::new(
+            name.clone(),
+            "uid".to_owned(),
+            generation,
+            ReceiverSpec::default(),
+            token,
+            log,
+        )
     }
 
     #[test]
     fn a_receiver_is_found_by_its_path_until_its_token_changes() {
         let (receivers, name) = (Receivers::new(), Name::new("a", "hook"));
         let log = receivers.expect(&name, "secret");
-        assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
+        assert!(
+            receivers
+                .serve(&name, Some(live(&name, 1, b"a token of some length", log.clone())))
+                .is_none()
+        );
         let path = receivers.live(&name).unwrap().path.clone();
         assert!(receivers.at(&path).is_some());
         // The same receiver again is no change and keeps its deliveries.
         receivers.at(&path).unwrap().put([Hint::default()]);
-        assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
+        assert!(
+            receivers
+                .serve(&name, Some(live(&name, 1, b"a token of some length", log.clone())))
+                .is_none()
+        );
         assert_eq!(receivers.live(&name).unwrap().take_hints(), [Hint::default()]);
 
         let before = receivers.serve(&name, Some(live(&name, 1, b"another of such length", log.clone())));
         assert_eq!(before.unwrap().path, path);
         assert!(receivers.at(&path).is_none());
-        assert!(receivers.serve(&name, Some(live(&name, 2, b"another of such length", log))).is_some());
-        assert_eq!(receivers.of_secret(&Name::new("a", "secret")), std::slice::from_ref(&name));
+        assert!(
+            receivers
+                .serve(&name, Some(live(&name, 2, b"another of such length", log)))
+                .is_some()
+        );
+        assert_eq!(
+            receivers.of_secret(&Name::new("a", "secret")),
+            std::slice::from_ref(&name)
+        );
         assert_eq!(receivers.of_secret(&Name::new("b", "secret")), []);
         assert!(receivers.forget(&name).is_some());
         assert!(receivers.live(&name).is_none() && receivers.of_secret(&Name::new("a", "secret")).is_empty());

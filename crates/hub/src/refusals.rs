@@ -37,7 +37,13 @@ struct Line {
 impl Refusals {
     /// Logs the first refusal at once, and further ones once per minute.
     pub fn note(&self, peer: IpAddr) {
-        if let Some(Line { count, clients, most, of_most }) = self.count(peer) {
+        if let Some(Line {
+            count,
+            clients,
+            most,
+            of_most,
+        }) = self.count(peer)
+        {
             tracing::warn!(
                 count,
                 clients,
@@ -62,7 +68,12 @@ impl Refusals {
         counted.told = Some(Instant::now());
         let number = clients.len();
         let (most, of_most) = clients.into_iter().max_by_key(|(_, count)| *count)?;
-        Some(Line { count, clients: number, most, of_most })
+        Some(Line {
+            count,
+            clients: number,
+            most,
+            of_most,
+        })
     }
 }
 
@@ -74,9 +85,19 @@ mod tests {
     async fn refusals_are_told_by_client_once_a_minute() {
         let refusals = Refusals::default();
         let [a, b] = ["192.0.2.1", "2001:db8:1:2:3::4"].map(|text| text.parse::<IpAddr>().unwrap());
-        let line = |count, clients, most: &str, of_most| Some(Line { count, clients, most: most.to_owned(), of_most });
+        let line = |count, clients, most: &str, of_most| {
+            Some(Line {
+                count,
+                clients,
+                most: most.to_owned(),
+                of_most,
+            })
+        };
         assert_eq!(refusals.count(a), line(1, 1, "192.0.2.1", 1));
-        assert_eq!([refusals.count(a), refusals.count(b), refusals.count(b)], [None, None, None]);
+        assert_eq!(
+            [refusals.count(a), refusals.count(b), refusals.count(b)],
+            [None, None, None]
+        );
         tokio::time::advance(EACH).await;
         assert_eq!(refusals.count(b), line(4, 2, "2001:db8:1:2::/64", 3));
         assert_eq!(refusals.count(a), None);

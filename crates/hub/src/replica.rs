@@ -143,7 +143,10 @@ impl Replica {
     pub async fn note_new_entries(&self, uid: &str) -> Result<(), StoreError> {
         self.signals.dirty.notify_one();
         for row in assignments_of_cluster(&mut *self.store.tables().await?, uid).await? {
-            self.queues.summaries.add(Name { namespace: row.namespace, name: row.name });
+            self.queues.summaries.add(Name {
+                namespace: row.namespace,
+                name: row.name,
+            });
         }
         Ok(())
     }
@@ -151,8 +154,12 @@ impl Replica {
     /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read. They are kept outside the
     /// resource, so that a poll or a broken connection wakes no watch.
     pub fn merge_last_heard(&self, cluster: &mut Value) {
-        let Some(uid) = cluster["metadata"]["uid"].as_str() else { return };
-        let Some(state) = self.memory.clusters.get(uid) else { return };
+        let Some(uid) = cluster["metadata"]["uid"].as_str() else {
+            return;
+        };
+        let Some(state) = self.memory.clusters.get(uid) else {
+            return;
+        };
         if state.connection().is_some() {
             cluster["status"]["connected"] = true.into();
         }

@@ -29,7 +29,10 @@ pub struct Name {
 
 impl Name {
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -44,7 +47,11 @@ pub trait Stored: DeserializeOwned {
     fn kind() -> Kind;
 
     fn key(name: &Name) -> Key {
-        Key { kind: Self::kind(), namespace: name.namespace.clone(), name: name.name.clone() }
+        Key {
+            kind: Self::kind(),
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        }
     }
 }
 
@@ -84,7 +91,9 @@ const ATTEMPTS: usize = 8;
 const PAGE: usize = 500;
 
 pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resource, T)>, StoreError> {
-    let Some(resource) = store.get(&T::key(name)).await? else { return Ok(None) };
+    let Some(resource) = store.get(&T::key(name)).await? else {
+        return Ok(None);
+    };
     let typed = parse(&resource)?;
     Ok(Some((resource, typed)))
 }
@@ -105,7 +114,11 @@ pub fn namespaces() -> Kind {
 }
 
 pub fn namespace_key(name: &str) -> Key {
-    Key { kind: namespaces(), namespace: String::new(), name: name.to_owned() }
+    Key {
+        kind: namespaces(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
 }
 
 /// The administrators' namespace.
@@ -114,7 +127,13 @@ pub fn admin_namespace() -> Key {
 }
 
 pub async fn load_secret(store: &Store, name: &Name) -> Result<Option<Resource>, StoreError> {
-    store.get(&Key { kind: secrets(), namespace: name.namespace.clone(), name: name.name.clone() }).await
+    store
+        .get(&Key {
+            kind: secrets(),
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        })
+        .await
 }
 
 /// The API server validated the object when it was written, so an unreadable one means a damaged database.
@@ -134,7 +153,10 @@ pub fn take<T: Stored>(resource: Resource) -> Result<T, StoreError> {
 }
 
 fn unreadable(key: &Key, error: &serde_json::Error) -> StoreError {
-    StoreError::Row { what: format!("{} {}/{}", key.kind, key.namespace, key.name), problem: error.to_string() }
+    StoreError::Row {
+        what: format!("{} {}/{}", key.kind, key.namespace, key.name),
+        problem: error.to_string(),
+    }
 }
 
 /// Every resource of a kind, page by page.
@@ -145,8 +167,12 @@ pub async fn list_pages<T: Stored>(
 ) -> Result<(), StoreError> {
     let mut after = None;
     loop {
-        let query =
-            ListQuery { namespace: namespace.map(str::to_owned), limit: PAGE, after, ..ListQuery::all(T::kind()) };
+        let query = ListQuery {
+            namespace: namespace.map(str::to_owned),
+            limit: PAGE,
+            after,
+            ..ListQuery::all(T::kind())
+        };
         let page = store.list(&query).await?;
         page.items.into_iter().for_each(&mut each);
         after = page.next;
@@ -165,7 +191,8 @@ pub async fn each_name<T: Stored>(store: &Store, mut each: impl FnMut(Name)) -> 
         let page = store.list_names(&T::kind(), after, NAMES).await?;
         let is_last = page.len() < NAMES;
         after = page.last().cloned();
-        page.into_iter().for_each(|(namespace, name)| each(Name { namespace, name }));
+        page.into_iter()
+            .for_each(|(namespace, name)| each(Name { namespace, name }));
         if is_last {
             return Ok(());
         }
@@ -184,15 +211,27 @@ pub async fn change<T: Stored>(
     let key = T::key(name);
     let mut refused = None;
     for _ in 0..ATTEMPTS {
-        let Some(current) = store.get(&key).await?.filter(|current| current.uid == uid) else { return Ok(()) };
+        let Some(current) = store.get(&key).await?.filter(|current| current.uid == uid) else {
+            return Ok(());
+        };
         let mut object = (*current.object).clone();
         change(&mut object);
         if object == *current.object {
             return Ok(());
         }
         let object = manage(&key.kind, subresource, Some(&current.object), object, Timestamp::now());
-        let change = Change::Replace { uid: uid.to_owned(), version: current.version, object };
-        match store.write(Write { key: key.clone(), change }).await {
+        let change = Change::Replace {
+            uid: uid.to_owned(),
+            version: current.version,
+            object,
+        };
+        match store
+            .write(Write {
+                key: key.clone(),
+                change,
+            })
+            .await
+        {
             Ok(_) | Err(WriteError::Missing) => return Ok(()),
             Err(WriteError::Store(error)) => return Err(error),
             Err(error) => refused = Some(error),
@@ -286,7 +325,9 @@ pub fn is_held(metadata: &Value) -> bool {
 }
 
 fn has_finalizer(metadata: &Value, finalizer: &str) -> bool {
-    metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|other| other == finalizer))
+    metadata["finalizers"]
+        .as_array()
+        .is_some_and(|all| all.iter().any(|other| other == finalizer))
 }
 
 /// Adds a finalizer, unless the resource has it or is being deleted.
@@ -351,7 +392,10 @@ impl SourceName {
 
 impl From<LinkedSource> for SourceName {
     fn from(source: LinkedSource) -> Self {
-        Self::Link { namespace: source.namespace, url: source.url }
+        Self::Link {
+            namespace: source.namespace,
+            url: source.url,
+        }
     }
 }
 

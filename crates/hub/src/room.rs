@@ -28,7 +28,12 @@ impl Room {
     /// One client may use one of `parts` equal parts.
     pub fn new(bytes: usize, parts: usize) -> Self {
         let (pieces, share) = (bytes / PIECE, bytes / PIECE / parts);
-        Self { pieces, share, all: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(share)) }
+        Self {
+            pieces,
+            share,
+            all: Arc::new(Semaphore::new(pieces)),
+            shares: Arc::new(Shares::new(share)),
+        }
     }
 
     /// Grows a client's held room to this many bytes, or to its share, as soon as there is room. Requests are served in
@@ -43,9 +48,13 @@ impl Room {
 
     /// The same, if there is room now.
     pub fn try_grow(&self, held: &mut Held, client: &str, bytes: usize) -> bool {
-        let Some(lacking) = self.lacking(held, bytes) else { return true };
+        let Some(lacking) = self.lacking(held, bytes) else {
+            return true;
+        };
         let share = self.shares.of(client).try_acquire_many_owned(lacking);
-        let (Ok(share), Ok(all)) = (share, Arc::clone(&self.all).try_acquire_many_owned(lacking)) else { return false };
+        let (Ok(share), Ok(all)) = (share, Arc::clone(&self.all).try_acquire_many_owned(lacking)) else {
+            return false;
+        };
         held.add([all, share]);
         true
     }
@@ -76,7 +85,11 @@ impl Held {
     /// Takes room for this many bytes, or all of it if less is held.
     pub fn split(&mut self, bytes: usize) -> Self {
         let pieces = bytes.div_ceil(PIECE).min(self.pieces());
-        Self(self.0.as_mut().and_then(|[all, share]| Some([all.split(pieces)?, share.split(pieces)?])))
+        Self(
+            self.0
+                .as_mut()
+                .and_then(|[all, share]| Some([all.split(pieces)?, share.split(pieces)?])),
+        )
     }
 
     /// The bytes, which keep their room until they are sent.
@@ -87,7 +100,14 @@ impl Held {
     /// The same, with a receiver that ends when they are sent or dropped.
     pub fn watched(self, bytes: Bytes) -> (Bytes, oneshot::Receiver<()>) {
         let (unsent, sent) = oneshot::channel();
-        (Bytes::from_owner(Answer { bytes, _held: self, _unsent: unsent }), sent)
+        (
+            Bytes::from_owner(Answer {
+                bytes,
+                _held: self,
+                _unsent: unsent,
+            }),
+            sent,
+        )
     }
 }
 
@@ -115,7 +135,10 @@ mod tests {
         let part = held.split(PIECE).with(Bytes::from_static(b"a"));
         let copy = part.slice(..1);
         drop((held, part));
-        assert!(!room.try_grow(&mut Held::default(), "a", 4 * PIECE), "one piece is still to be sent");
+        assert!(
+            !room.try_grow(&mut Held::default(), "a", 4 * PIECE),
+            "one piece is still to be sent"
+        );
         drop(copy);
         let mut all = Held::default();
         assert!(room.try_grow(&mut all, "a", 100 * PIECE), "no more than its share");

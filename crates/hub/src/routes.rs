@@ -63,7 +63,9 @@ pub fn router(hub: &Arc<Hub>) -> Router {
 
 /// For the loopback listener: metrics without a token, and nothing else.
 pub fn metrics_router(hub: &Arc<Hub>) -> Router {
-    Router::new().route("/metrics", get(open_metrics)).with_state(Arc::clone(hub))
+    Router::new()
+        .route("/metrics", get(open_metrics))
+        .with_state(Arc::clone(hub))
 }
 
 fn endpoints() -> Vec<Endpoint<Arc<Hub>>> {
@@ -82,21 +84,40 @@ fn endpoints() -> Vec<Endpoint<Arc<Hub>>> {
 }
 
 fn api_endpoints() -> Vec<Endpoint<Arc<Hub>>> {
-    let paths = ["/api", "/api/", "/api/{*path}", "/apis", "/apis/", "/apis/{*path}", "/openapi", "/openapi/{*path}"];
+    let paths = [
+        "/api",
+        "/api/",
+        "/api/{*path}",
+        "/apis",
+        "/apis/",
+        "/apis/{*path}",
+        "/openapi",
+        "/openapi/{*path}",
+    ];
     paths.into_iter().map(|path| Endpoint::any(path, serve_api)).collect()
 }
 
 /// Method and path of everything that the hub's address serves. Discovery lists the paths under `/api` and `/apis`.
 pub fn served_paths() -> Vec<(&'static str, &'static str)> {
-    let own = endpoints().into_iter().chain(api_endpoints()).map(|endpoint| (endpoint.method, endpoint.path));
-    let agents = crate::delivery::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
-    let hosts = crate::receivers::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
+    let own = endpoints()
+        .into_iter()
+        .chain(api_endpoints())
+        .map(|endpoint| (endpoint.method, endpoint.path));
+    let agents = crate::delivery::endpoints()
+        .into_iter()
+        .map(|endpoint| (endpoint.method, endpoint.path));
+    let hosts = crate::receivers::endpoints()
+        .into_iter()
+        .map(|endpoint| (endpoint.method, endpoint.path));
     own.chain(agents).chain(hosts).collect()
 }
 
 /// Whether requests to this path yield to agents and to health probes.
 pub fn gives_way(path: &str) -> bool {
-    matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web | Route::Webhook)
+    matches!(
+        Route::of(path),
+        Route::Api | Route::Discovery | Route::Web | Route::Webhook
+    )
 }
 
 /// The limits for requests of agents.
@@ -127,8 +148,16 @@ impl AgentDoor {
         };
         Self {
             replica: Arc::clone(&hub.replica),
-            known: class(turns, Bodies::new(AGENT_BODIES, AGENT_GRACE), crate::delivery::MAX_AGENT_BODY),
-            unknown: class(turns / 8, Bodies::new(UNKNOWN_BODIES, UNKNOWN_GRACE), crate::delivery::MAX_REQUEST_BYTES),
+            known: class(
+                turns,
+                Bodies::new(AGENT_BODIES, AGENT_GRACE),
+                crate::delivery::MAX_AGENT_BODY,
+            ),
+            unknown: class(
+                turns / 8,
+                Bodies::new(UNKNOWN_BODIES, UNKNOWN_GRACE),
+                crate::delivery::MAX_REQUEST_BYTES,
+            ),
             peers: Arc::new(Shares::new(PER_PEER)),
         }
     }
@@ -139,7 +168,10 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
     let (parts, body) = request.into_parts();
     let cluster = crate::delivery::token::cluster_of(&door.replica, &parts.headers);
     let is_known = cluster.is_some();
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer_name(peer.ip()));
+    let peer = parts
+        .extensions
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|ConnectInfo(peer)| peer_name(peer.ip()));
     let (class, client) = match cluster {
         Some(cluster) => (&door.known, cluster),
         None => (&door.unknown, peer.unwrap_or_default()),
@@ -164,7 +196,9 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
     // The turn ends with the head of the answer.
     match class.turns.begin().await {
         Ok(_turn) => {
-            let mut response = next.run(Request::from_parts(parts, Body::from(body.bytes.clone()))).await;
+            let mut response = next
+                .run(Request::from_parts(parts, Body::from(body.bytes.clone())))
+                .await;
             if is_known {
                 response.extensions_mut().insert(Known);
             }
@@ -185,13 +219,23 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     // Clients take a throttled discovery for a broken server, and discovery is cheap.
     let mut response = if route == Route::Discovery {
         let (parts, _) = request.into_parts();
-        apiserver::serve(Arc::clone(&hub), user, Turn::free(), Request::from_parts(parts, Bytes::new())).await
+        apiserver::serve(
+            Arc::clone(&hub),
+            user,
+            Turn::free(),
+            Request::from_parts(parts, Bytes::new()),
+        )
+        .await
     } else {
         serve_resource(&hub, user, request).await
     };
     response.extensions_mut().insert(asker);
     response.extensions_mut().insert(Known);
-    if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
+    if is_watch && response.status().is_success() {
+        end_with_hub(&hub, response)
+    } else {
+        response
+    }
 }
 
 /// Reads the body before the request takes a turn, so that a slow client takes no turn from others.
@@ -202,12 +246,20 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
         return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
     };
     let (parts, body) = request.into_parts();
-    let bodies = if user.is_master() { &hub.reserved_bodies } else { &hub.bodies };
+    let bodies = if user.is_master() {
+        &hub.reserved_bodies
+    } else {
+        &hub.bodies
+    };
     let body = match bodies.read(client, body, apiserver::MAX_BODY).await {
         Ok(body) => body,
         Err(error) => return apiserver::refuse_body(error),
     };
-    let turn = if user.is_master() { hub.turns.begin_or(&hub.reserved_turns).await } else { hub.turns.begin().await };
+    let turn = if user.is_master() {
+        hub.turns.begin_or(&hub.reserved_turns).await
+    } else {
+        hub.turns.begin().await
+    };
     let turn = match turn {
         Ok(turn) => turn,
         Err(refusal) => return refusal,
@@ -215,7 +267,13 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
     let is_read = parts.method == Method::GET || parts.uri.query().is_some_and(|query| query.contains("dryRun"));
     let connection = parts.extensions.get::<Closer>().cloned();
     let answers = hub.answers.of(&user);
-    let response = apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await;
+    let response = apiserver::serve(
+        Arc::clone(hub),
+        user,
+        turn,
+        Request::from_parts(parts, body.bytes.clone()),
+    )
+    .await;
     answers.hold(response, is_read, connection).await
 }
 
@@ -223,7 +281,13 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
 fn end_with_hub(hub: &Hub, response: Response) -> Response {
     let counted = hub.metrics.watch();
     let ending = hub.shutdown.clone().cancelled_owned();
-    response.map(|body| Body::from_stream(body.into_data_stream().take_until(ending).inspect(move |_| _ = &counted)))
+    response.map(|body| {
+        Body::from_stream(
+            body.into_data_stream()
+                .take_until(ending)
+                .inspect(move |_| _ = &counted),
+        )
+    })
 }
 
 fn is_watch(query: Option<&str>) -> bool {
@@ -237,9 +301,14 @@ fn is_watch(query: Option<&str>) -> bool {
 /// Only the API supports impersonation. Ignoring the headers elsewhere would use the sender's own rights under another
 /// name.
 async fn refuse_impersonation(request: Request, next: Next) -> Response {
-    let asked = request.headers().keys().find(|name| name.as_str().starts_with("impersonate-"));
+    let asked = request
+        .headers()
+        .keys()
+        .find(|name| name.as_str().starts_with("impersonate-"));
     match asked {
-        Some(name) => forbidden(&format!("impersonation is for the API alone: remove the header {name:?}")),
+        Some(name) => forbidden(&format!(
+            "impersonation is for the API alone: remove the header {name:?}"
+        )),
         None => next.run(request).await,
     }
 }
@@ -253,7 +322,11 @@ async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
     match hub.access.authorize(&user, &request).await {
         Ok(decision) if decision.is_allowed() => encode_metrics(&hub, &headers).await,
         Ok(_) => forbidden(&format!("forbidden: {}", request.forbidden_message(&user))),
-        Err(error) => try_later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &error.to_string()),
+        Err(error) => try_later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            &error.to_string(),
+        ),
     }
 }
 
@@ -265,17 +338,28 @@ async fn open_metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Respon
 /// reads.
 async fn encode_metrics(hub: &Hub, headers: &HeaderMap) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text";
-    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let is_open = accepted.flat_map(|value| value.split(',')).any(|kind| kind.trim().starts_with(OPEN_METRICS));
+    let accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let is_open = accepted
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.trim().starts_with(OPEN_METRICS));
     match hub.metrics.scrape().await {
         Ok(text) if is_open => {
             let kind = format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8");
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
-        Ok(text) => {
-            ([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], exposition::from_open_metrics(&text)).into_response()
-        }
-        Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the metrics could not be written"),
+        Ok(text) => (
+            [(header::CONTENT_TYPE, exposition::CONTENT_TYPE)],
+            exposition::from_open_metrics(&text),
+        )
+            .into_response(),
+        Err(_) => failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            "the metrics could not be written",
+        ),
     }
 }
 

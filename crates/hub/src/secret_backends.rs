@@ -31,7 +31,9 @@ pub struct SecretContent {
 /// Shows only the keys.
 impl fmt::Debug for SecretContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.values.iter().flatten().flat_map(BTreeMap::keys)).finish()
+        f.debug_set()
+            .entries(self.values.iter().flatten().flat_map(BTreeMap::keys))
+            .finish()
     }
 }
 
@@ -50,7 +52,10 @@ impl SecretBackends {
     /// Also the backends in a file of the hub's configuration.
     pub fn open(path: &Path, store: Store) -> Result<Self, ExternalError> {
         let external = external_secrets::open(path, &store)?;
-        Ok(Self { store, external: Some(external) })
+        Ok(Self {
+            store,
+            external: Some(external),
+        })
     }
 
     pub fn external(&self) -> Option<&ExternalSecrets> {
@@ -59,7 +64,10 @@ impl SecretBackends {
 
     /// State of each of the other backends.
     pub fn conditions(&self) -> Vec<Condition> {
-        self.external.as_ref().map(ExternalSecrets::conditions).unwrap_or_default()
+        self.external
+            .as_ref()
+            .map(ExternalSecrets::conditions)
+            .unwrap_or_default()
     }
 
     /// Reads a secret that objects of a namespace refer to.
@@ -73,9 +81,13 @@ impl SecretBackends {
             let data = resource.object["data"].as_object().into_iter().flatten();
             // Admission only accepts base64.
             let decode = |value: &str| Zeroizing::new(BASE64.decode(value).unwrap_or_default());
-            data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default()))).collect()
+            data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default())))
+                .collect()
         });
-        Ok(SecretContent { values: Ok(values), version })
+        Ok(SecretContent {
+            values: Ok(values),
+            version,
+        })
     }
 
     async fn read_external(&self, backend: &str, reference: &Reference) -> SecretContent {
@@ -85,36 +97,59 @@ impl SecretBackends {
         };
         let known = match known {
             Ok(known) => known,
-            Err(error) => return SecretContent { values: Err(Unknown::Failed(error.to_string())), version: None },
+            Err(error) => {
+                return SecretContent {
+                    values: Err(Unknown::Failed(error.to_string())),
+                    version: None,
+                };
+            }
         };
-        let values = known.values.map(|values| Some(copy(&values))).map_err(|error| match error {
-            ReadError::Unread(_) => Unknown::Unread,
-            error => Unknown::Failed(error.to_string()),
-        });
-        SecretContent { values, version: Some(known.turn) }
+        let values = known
+            .values
+            .map(|values| Some(copy(&values)))
+            .map_err(|error| match error {
+                ReadError::Unread(_) => Unknown::Unread,
+                error => Unknown::Failed(error.to_string()),
+            });
+        SecretContent {
+            values,
+            version: Some(known.turn),
+        }
     }
 
     /// Version of the known content of another backend's secret, by its [`key`]; None for other keys.
     pub fn version(&self, key: &Key) -> Option<u64> {
         let secret = SecretName::of_index(key.kind.as_str(), &key.name)?;
-        let known = self.external.as_ref()?.peek(secret.backend.as_deref()?, &reference(&key.namespace, &key.name))?;
+        let known = self
+            .external
+            .as_ref()?
+            .peek(secret.backend.as_deref()?, &reference(&key.namespace, &key.name))?;
         Some(known.turn)
     }
 
     /// Since when and why the values of another backend's secret are stale; None: they are not.
     pub fn stale(&self, namespace: &str, secret: &SecretName) -> Option<Stale> {
         let backend = secret.backend.as_deref()?;
-        self.external.as_ref()?.peek(backend, &reference(namespace, &secret.name))?.stale
+        self.external
+            .as_ref()?
+            .peek(backend, &reference(namespace, &secret.name))?
+            .stale
     }
 }
 
 fn copy(values: &Values) -> KeyedValues {
-    values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
+    values
+        .iter()
+        .map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec())))
+        .collect()
 }
 
 /// The reference to a whole secret of a backend, whichever of its keys are used.
 pub fn reference(namespace: &str, path: &str) -> Reference {
-    Reference { namespace: namespace.to_owned(), path: path.to_owned() }
+    Reference {
+        namespace: namespace.to_owned(),
+        path: path.to_owned(),
+    }
 }
 
 /// The key under which a secret is noted as an input.
@@ -123,5 +158,9 @@ pub fn key(namespace: &str, secret: &SecretName) -> Key {
         None => resources::secrets(),
         Some(_) => Kind::from(&*secret.index_kind()),
     };
-    Key { kind, namespace: namespace.to_owned(), name: secret.name.clone() }
+    Key {
+        kind,
+        namespace: namespace.to_owned(),
+        name: secret.name.clone(),
+    }
 }

@@ -120,7 +120,10 @@ impl Certificate {
                 Err(error) => {
                     let text = crate::errors::chain(&error).to_string();
                     if text != told {
-                        tracing::error!(error = text, "the server's new certificate can't be used; the old one stays");
+                        tracing::error!(
+                            error = text,
+                            "the server's new certificate can't be used; the old one stays"
+                        );
                         told = text;
                     }
                     hub.metrics.tls_reload_failing.set(1);
@@ -217,7 +220,10 @@ impl Server {
                         patience: self.patience,
                         shutdown: shutdown.clone(),
                         places: Arc::clone(&places),
-                        place: Place { yielding: self.yielding.clone(), yields: CancellationToken::new() },
+                        place: Place {
+                            yielding: self.yielding.clone(),
+                            yields: CancellationToken::new(),
+                        },
                     };
                     let counted = (self.count)();
                     connections.spawn(async move {
@@ -234,8 +240,14 @@ impl Server {
         }
 
         drop(self.listener);
-        if timeout(drain, async { while connections.join_next().await.is_some() {} }).await.is_err() {
-            tracing::warn!(connections = connections.len(), "closing connections whose requests didn't end in time");
+        if timeout(drain, async { while connections.join_next().await.is_some() {} })
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                connections = connections.len(),
+                "closing connections whose requests didn't end in time"
+            );
             connections.shutdown().await;
         }
     }
@@ -385,12 +397,16 @@ impl Places {
     /// Closes the unauthenticated connection that has been idle longest. False: there is none.
     fn end_longest_rest(&self) -> bool {
         let open = self.open();
-        let unknown = open.values().filter(|standing| !standing.is_known.load(Ordering::Relaxed));
+        let unknown = open
+            .values()
+            .filter(|standing| !standing.is_known.load(Ordering::Relaxed));
         // This includes connections that are sending an answer: answers to unauthenticated clients are short, unless
         // the client doesn't read.
         let waiting = unknown.filter(|standing| !standing.is_leaving.load(Ordering::Relaxed));
         let rested = waiting.map(|standing| (standing.last_moved(), standing));
-        let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
+        let longest = rested
+            .filter(|(since, _)| since.elapsed() >= LEAST_REST)
+            .min_by_key(|(since, _)| *since);
         let Some((_, standing)) = longest else { return false };
         standing.close();
         self.refusals.note(standing.peer);
@@ -413,7 +429,11 @@ impl Places {
             leaves: Notify::new(),
         });
         self.open().insert(number, Arc::clone(&standing));
-        Stay { places: Arc::clone(self), number, standing }
+        Stay {
+            places: Arc::clone(self),
+            number,
+            standing,
+        }
     }
 
     /// Whether the connection of a request for this path should be closed to make room.
@@ -461,7 +481,9 @@ impl Connection {
 
     async fn serve_stream(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.serve_http(stream, false).await };
+        let Some(tls) = &self.tls else {
+            return self.serve_http(stream, false).await;
+        };
         let handshake = timeout(self.patience.handshake, tls.accept(stream));
         let accepted = tokio::select! {
             accepted = handshake => accepted,
@@ -503,19 +525,28 @@ impl Connection {
                     let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
                     let (parts, body) = request.into_parts();
                     let (body, rest) = unread::split(body);
-                    let response = router.oneshot(http::Request::from_parts(parts, Body::new(body))).await?;
+                    let response = router
+                        .oneshot(http::Request::from_parts(parts, Body::new(body)))
+                        .await?;
                     if sends {
                         rest.drain().await;
                     }
                     standing.note(&response);
                     // The request is running until its body is sent.
-                    Ok::<_, Infallible>(response.map(|body| Answer { body, _under_way: under_way }))
+                    Ok::<_, Infallible>(response.map(|body| Answer {
+                        body,
+                        _under_way: under_way,
+                    }))
                 }
             })
         };
 
         // The negotiated protocol: guessing it from the first bytes could wait forever.
-        let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
+        let builder = if http2 {
+            builder.http2_only()
+        } else {
+            builder.http1_only()
+        };
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
@@ -567,7 +598,11 @@ struct Place {
 
 impl Place {
     fn note(&self, path: &str) {
-        if self.yielding.as_ref().is_some_and(|yielding| (yielding.gives_way)(path)) {
+        if self
+            .yielding
+            .as_ref()
+            .is_some_and(|yielding| (yielding.gives_way)(path))
+        {
             self.yields.cancel();
         }
     }
@@ -615,7 +650,10 @@ mod tests {
     }
 
     async fn ask(client: &mut TcpStream, path: &str) -> String {
-        client.write_all(format!("GET {path} HTTP/1.1\r\nhost: hub\r\n\r\n").as_bytes()).await.unwrap();
+        client
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: hub\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut answer = vec![0; 4096];
         let read = client.read(&mut answer).await.unwrap();
         let answer = String::from_utf8(answer[..read].to_vec()).unwrap();
@@ -648,13 +686,21 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let threads = Arc::new(ApiThreads::start().unwrap());
-        let yielding = Some(Yielding { gives_way: |path| path.starts_with("/api"), threads });
-        let server = Server { yielding, ..server(listener, Router::new().fallback(name_of_thread), 8) };
+        let yielding = Some(Yielding {
+            gives_way: |path| path.starts_with("/api"),
+            threads,
+        });
+        let server = Server {
+            yielding,
+            ..server(listener, Router::new().fallback(name_of_thread), 8)
+        };
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
 
-        let (mut agent, mut client) =
-            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        let (mut agent, mut client) = (
+            TcpStream::connect(address).await.unwrap(),
+            TcpStream::connect(address).await.unwrap(),
+        );
         assert_ne!(ask(&mut client, "/agent/v1/desired").await, "api");
         assert_eq!(ask(&mut client, "/api/v1/configmaps").await, "api");
         assert_eq!(ask(&mut client, "/version").await, "api", "it stays there");
@@ -695,7 +741,10 @@ mod tests {
     async fn the_unauthenticated_connection_that_rested_longest_makes_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let known = Router::new().route("/known", axum::routing::get(|| async { (axum::Extension(Known), "answer") }));
+        let known = Router::new().route(
+            "/known",
+            axum::routing::get(|| async { (axum::Extension(Known), "answer") }),
+        );
         let server = server(listener, known.fallback(|| async { "answer" }), 3);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
@@ -708,7 +757,12 @@ mod tests {
             let mut next = connect().await;
             assert_eq!(ask(&mut next, "/healthz").await, "answer");
             // It has been idle for longer.
-            assert!(timeout(Duration::from_secs(30), stranger.read_u8()).await.unwrap().is_err());
+            assert!(
+                timeout(Duration::from_secs(30), stranger.read_u8())
+                    .await
+                    .unwrap()
+                    .is_err()
+            );
             stranger = next;
         }
         assert_eq!(ask(&mut known, "/known").await, "answer");
@@ -725,7 +779,10 @@ mod tests {
         let answer = |request: axum::extract::Request| async move {
             let connection = request.extensions().get::<Closer>().cloned();
             let response = axum::response::Response::new(Body::from(vec![b'a'; LONG]));
-            answers.of(&User::service_account("team-a", "ada", "1")).hold(response, true, connection).await
+            answers
+                .of(&User::service_account("team-a", "ada", "1"))
+                .hold(response, true, connection)
+                .await
         };
         let shutdown = CancellationToken::new();
         let server = server(listener, Router::new().fallback(answer), 3);
@@ -754,12 +811,16 @@ mod tests {
             patience: Patience::default(),
             shutdown: CancellationToken::new(),
             places: Arc::new(Places::new(3, Arc::default())),
-            place: Place { yielding: None, yields: CancellationToken::new() },
+            place: Place {
+                yielding: None,
+                yields: CancellationToken::new(),
+            },
         };
         tokio::spawn(connection.serve_http(hub, true));
         let executor = hyper_util::rt::TokioExecutor::new();
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(executor, TokioIo::new(client)).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(client))
+            .await
+            .unwrap();
         tokio::spawn(connection);
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
@@ -767,7 +828,9 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Infallible>(Bytes::from(vec![b'x'; 64 << 10]))
         });
-        let request = http::Request::post("https://hub/api").body(Body::from_stream(pieces)).unwrap();
+        let request = http::Request::post("https://hub/api")
+            .body(Body::from_stream(pieces))
+            .unwrap();
         assert_eq!(sender.send_request(request).await.unwrap().status(), 401);
         assert_eq!(taken.load(Ordering::Relaxed), PIECES);
     }

@@ -72,7 +72,9 @@ pub struct ClusterFacts {
 impl ClusterFacts {
     pub async fn load(replica: &Replica, name: &Name) -> Result<Option<Self>, StoreError> {
         let store = &replica.store;
-        let Some((resource, cluster)) = resources::load::<Cluster>(store, name).await? else { return Ok(None) };
+        let Some((resource, cluster)) = resources::load::<Cluster>(store, name).await? else {
+            return Ok(None);
+        };
         let agent = load_agent(&mut *store.tables().await?, &resource.uid).await?;
         Ok(Some(Self {
             uid: resource.uid,
@@ -96,13 +98,22 @@ impl ClusterFacts {
 
 /// Grants that may apply to services in `namespace`. Services in the admin namespace need no grant.
 pub async fn load_grants_for(store: &Store, namespace: &str) -> Result<Vec<NamedGrant>, StoreError> {
-    if namespace == ADMIN_NAMESPACE { Ok(Vec::new()) } else { load_grants(store).await }
+    if namespace == ADMIN_NAMESPACE {
+        Ok(Vec::new())
+    } else {
+        load_grants(store).await
+    }
 }
 
 pub async fn load_grants(store: &Store) -> Result<Vec<NamedGrant>, StoreError> {
     let mut rows = Vec::new();
     resources::list_pages::<ClusterGrant>(store, None, |resource| rows.push(resource)).await?;
-    let parse = |resource: &Resource| Ok((resource.key.name.clone(), resources::parse::<ClusterGrant>(resource)?.spec));
+    let parse = |resource: &Resource| {
+        Ok((
+            resource.key.name.clone(),
+            resources::parse::<ClusterGrant>(resource)?.spec,
+        ))
+    };
     rows.iter().map(parse).collect()
 }
 
@@ -145,22 +156,31 @@ impl ServiceFacts {
     /// `service`: the service of the row.
     pub fn new(service: ServiceDeployment, row: &Assignment, mut source_urls: Vec<String>) -> Result<Self, StoreError> {
         let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
-            text.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+            text.as_deref()
+                .map(|text| read_json(&row.service_uid, text))
+                .transpose()
         };
         let assigned = candidate(&row.assigned)?;
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         // A decision about this spec counts until the next one, even if a suspension has ended by the clock, because a
         // new decision marks the cluster.
-        let known = decided.suspended.filter(|_| service.metadata.generation == Some(row.generation));
+        let known = decided
+            .suspended
+            .filter(|_| service.metadata.generation == Some(row.generation));
         let suspended = known.unwrap_or_else(|| is_suspended(&service.spec, Timestamp::now()));
 
         let pin = service.spec.pin.as_ref();
-        let pinned = assigned.as_ref().filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
+        let pinned = assigned
+            .as_ref()
+            .filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
         match pinned.filter(|pinned| !pinned.source.is_empty()) {
             Some(pinned) => source_urls = pinned.urls(),
             // The assigned version may come from more sources than the spec states: those that its charts depend on.
             None => {
-                let dependencies = assigned.iter().flat_map(|assigned| &assigned.parts).filter(|part| part.dependency);
+                let dependencies = assigned
+                    .iter()
+                    .flat_map(|assigned| &assigned.parts)
+                    .filter(|part| part.dependency);
                 source_urls.extend(dependencies.map(Part::placed_url));
             }
         }
@@ -188,7 +208,10 @@ impl ServiceFacts {
         own: Option<ServiceDeploymentSpec>,
     ) -> Result<Self, StoreError> {
         let Some(row) = row else { return Ok(self) };
-        self.member = Some(MemberFacts { own: own.map(Box::new), counts: rollouts::counting_document(row)? });
+        self.member = Some(MemberFacts {
+            own: own.map(Box::new),
+            counts: rollouts::counting_document(row)?,
+        });
         Ok(self)
     }
 
@@ -206,7 +229,10 @@ impl ServiceFacts {
     /// Where the assigned objects come from.
     pub fn assigned_origin(&self) -> Option<Origin> {
         let assigned = self.assigned.as_ref()?;
-        Some(Origin { root: assigned.origin.clone(), path: assigned.path.clone() })
+        Some(Origin {
+            root: assigned.origin.clone(),
+            path: assigned.path.clone(),
+        })
     }
 
     /// Why every prune needs an approval, even a small one; None: not every prune does.
@@ -250,9 +276,13 @@ impl ServiceFacts {
             // All errors at once, so that the second is not found only after the first is fixed.
             (_, Ok(_), Err(message), more) => {
                 let all: Vec<&str> = std::iter::once(message.as_str()).chain(more).collect();
-                Why::Trouble(Trouble::Secret { message: all.join("; ") })
+                Why::Trouble(Trouble::Secret {
+                    message: all.join("; "),
+                })
             }
-            (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters { message: message.to_owned() }),
+            (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters {
+                message: message.to_owned(),
+            }),
             (why, Ok(_), Ok(_), None) => why.clone(),
         };
 
@@ -313,11 +343,19 @@ impl ServiceFacts {
 
 /// Entry for the agent of a cluster that was silent when the service was removed without its confirmation.
 pub fn released_entry(row: &Released, cluster_suspended: bool) -> Entry {
-    let service =
-        ServiceIdentity { uid: row.service_uid.clone(), namespace: row.namespace.clone(), name: row.name.clone() };
+    let service = ServiceIdentity {
+        uid: row.service_uid.clone(),
+        namespace: row.namespace.clone(),
+        name: row.name.clone(),
+    };
     let action = match cluster_suspended {
-        true => Action::Hold { reason: "the cluster is suspended".to_owned() },
-        false => Action::Remove { policy: DeletionPolicy::Orphan, approved_prune: None },
+        true => Action::Hold {
+            reason: "the cluster is suspended".to_owned(),
+        },
+        false => Action::Remove {
+            policy: DeletionPolicy::Orphan,
+            approved_prune: None,
+        },
     };
     Entry { service, action }
 }
@@ -352,7 +390,11 @@ impl SourceUrls {
     ) -> Result<Vec<String>, StoreError> {
         let mut urls = Vec::new();
         for stated in spec.all_sources() {
-            urls.extend(self.get(store, namespace, &stated).await?.map(|url| stated.placed_url(&url)));
+            urls.extend(
+                self.get(store, namespace, &stated)
+                    .await?
+                    .map(|url| stated.placed_url(&url)),
+            );
         }
         Ok(urls)
     }

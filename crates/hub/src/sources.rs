@@ -73,7 +73,9 @@ impl SourceObject {
 pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObject>, StoreError> {
     match name {
         SourceName::Resource(SourceKind::GitRepository, of) => {
-            let Some((resource, source)) = resources::load::<GitRepository>(store, of).await? else { return Ok(None) };
+            let Some((resource, source)) = resources::load::<GitRepository>(store, of).await? else {
+                return Ok(None);
+            };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
             Ok(Some(SourceObject {
                 name: name.clone(),
@@ -85,7 +87,9 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             }))
         }
         SourceName::Resource(SourceKind::HelmRepository, of) => {
-            let Some((resource, source)) = resources::load::<HelmRepository>(store, of).await? else { return Ok(None) };
+            let Some((resource, source)) = resources::load::<HelmRepository>(store, of).await? else {
+                return Ok(None);
+            };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
             Ok(Some(SourceObject {
                 name: name.clone(),
@@ -97,7 +101,9 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             }))
         }
         SourceName::Resource(SourceKind::OciRepository, of) => {
-            let Some((resource, source)) = resources::load::<OCIRepository>(store, of).await? else { return Ok(None) };
+            let Some((resource, source)) = resources::load::<OCIRepository>(store, of).await? else {
+                return Ok(None);
+            };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Oci(Box::new(source.spec.clone())));
             Ok(Some(SourceObject {
                 name: name.clone(),
@@ -124,7 +130,14 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             let stated = json!({"metadata": {"generation": 1}, "spec": {"url": url}});
             let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false }))
+            Ok(Some(SourceObject {
+                name: name.clone(),
+                uid,
+                metadata,
+                spec,
+                any: source.into(),
+                is_lent: false,
+            }))
         }
     }
 }
@@ -145,7 +158,14 @@ fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObje
     let stated = json!({"metadata": {"generation": 1}, "spec": {"url": address}});
     let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
     let (metadata, spec) = (source.metadata.clone(), SourceSpec::File(address.to_owned()));
-    Ok(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false })
+    Ok(SourceObject {
+        name: name.clone(),
+        uid,
+        metadata,
+        spec,
+        any: source.into(),
+        is_lent: false,
+    })
 }
 
 /// The repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is
@@ -169,7 +189,10 @@ async fn load_base(
     .await?;
 
     let (mut spec, generation) = match &lender {
-        Some(lender) => (lender.object["spec"].clone(), lender.object["metadata"]["generation"].clone()),
+        Some(lender) => (
+            lender.object["spec"].clone(),
+            lender.object["metadata"]["generation"].clone(),
+        ),
         None => (json!({}), json!(1)),
     };
     for field in ["ref", "recurseSubmodules", "lfs", "suspend"] {
@@ -183,12 +206,21 @@ async fn load_base(
     let source: GitRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
     let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
     let (name, is_lent) = (name.clone(), lender.is_some());
-    Ok(SourceObject { name, uid, metadata, spec, any: source.into(), is_lent })
+    Ok(SourceObject {
+        name,
+        uid,
+        metadata,
+        spec,
+        any: source.into(),
+        is_lent,
+    })
 }
 
 /// Writes the status, and raises the Events of its change. A source that no resource states has neither.
 pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceStatus) -> Result<(), StoreError> {
-    let SourceName::Resource(kind, name) = &source.name else { return Ok(()) };
+    let SourceName::Resource(kind, name) = &source.name else {
+        return Ok(());
+    };
     let uid = &source.uid;
     match kind {
         SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, uid, status).await?,
@@ -197,7 +229,9 @@ pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceS
         SourceKind::ManagedNamespace => return Ok(()),
     }
     let news = source_news(&source.any.status, status);
-    let Some(key) = source.name.key().filter(|_| !news.is_empty()) else { return Ok(()) };
+    let Some(key) = source.name.key().filter(|_| !news.is_empty()) else {
+        return Ok(());
+    };
     match store.get(&key).await?.filter(|found| found.uid == *uid) {
         Some(about) => events::raise(store, &about, news).await,
         None => Ok(()),
@@ -243,7 +277,9 @@ pub async fn find_repository(
     namespace: &str,
     repository: &str,
 ) -> Result<Option<(String, String, String)>, StoreError> {
-    let called = repository.strip_prefix('@').or_else(|| repository.strip_prefix("alias:"));
+    let called = repository
+        .strip_prefix('@')
+        .or_else(|| repository.strip_prefix("alias:"));
     let mut found: Vec<(String, String, String)> = Vec::new();
     resources::list_pages::<HelmRepository>(store, Some(namespace), |resource| {
         let url = resource.object["spec"]["url"].as_str().unwrap_or_default();
@@ -265,7 +301,9 @@ fn plain_url(url: &str) -> String {
     let url = url.trim_end_matches('/');
     match url.split_once("://") {
         Some((scheme, rest)) => {
-            let (host, path) = rest.split_once('/').map_or((rest, String::new()), |(h, path)| (h, format!("/{path}")));
+            let (host, path) = rest
+                .split_once('/')
+                .map_or((rest, String::new()), |(h, path)| (h, format!("/{path}")));
             format!("{}://{}{path}", scheme.to_ascii_lowercase(), host.to_ascii_lowercase())
         }
         None => url.to_owned(),
@@ -279,7 +317,11 @@ pub fn kinds() -> [farwater_store::Kind; 3] {
 
 /// Source kind of a stored kind; None: it is not a source.
 pub fn kind_of(kind: &farwater_store::Kind) -> Option<SourceKind> {
-    SourceKind::ALL.into_iter().zip(kinds()).find(|(_, known)| known == kind).map(|(kind, _)| kind)
+    SourceKind::ALL
+        .into_iter()
+        .zip(kinds())
+        .find(|(_, known)| known == kind)
+        .map(|(kind, _)| kind)
 }
 
 #[cfg(test)]
@@ -288,8 +330,14 @@ mod tests {
 
     #[test]
     fn addresses_of_one_repository_are_the_same() {
-        assert_eq!(plain_url("https://Charts.example.com/Stable/"), plain_url("HTTPS://charts.example.com/Stable"));
-        assert_ne!(plain_url("https://charts.example.com/stable"), plain_url("https://charts.example.com/Stable"));
+        assert_eq!(
+            plain_url("https://Charts.example.com/Stable/"),
+            plain_url("HTTPS://charts.example.com/Stable")
+        );
+        assert_ne!(
+            plain_url("https://charts.example.com/stable"),
+            plain_url("https://charts.example.com/Stable")
+        );
         assert_eq!(plain_url("oci://Registry.example.com"), "oci://registry.example.com");
     }
 

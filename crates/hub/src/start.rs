@@ -75,7 +75,10 @@ pub enum HubError {
     #[error("another hub has taken the database over")]
     Taken,
     #[error("listen on {address}")]
-    Listen { address: SocketAddr, source: std::io::Error },
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
     #[error(transparent)]
     Mounted(#[from] MountedError),
     #[error("set up TLS")]
@@ -160,7 +163,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         None => None,
     };
 
-    let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
+    let advertise = config
+        .advertise
+        .clone()
+        .unwrap_or_else(|| Advertise::of_listener(address));
     if config.advertise.is_none() && address.ip().is_unspecified() {
         tracing::warn!("{}", unreachable_warning(address, &advertise));
     }
@@ -188,10 +194,17 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.next_seal_key = identity.next_seal_key().map(|key| *key.bytes());
     options.on_change = Some(Arc::new(MarkClusters));
-    options.classes = Some(Classes { version: states::VERSION, kinds: states::KINDS, states: states::states });
+    options.classes = Some(Classes {
+        version: states::VERSION,
+        kinds: states::KINDS,
+        states: states::states,
+    });
     let store = Store::open(options).await?;
 
-    if identity.next_seal_key().is_some_and(|next| store.is_sealed_with(next.bytes())) {
+    if identity
+        .next_seal_key()
+        .is_some_and(|next| store.is_sealed_with(next.bytes()))
+    {
         finish_seal_key(identity.directory())?;
         tracing::info!("the hub goes by the new seal key");
     }
@@ -207,7 +220,15 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let connections = Connections::new(config.max_connected_agents);
     let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
-    let mut replica = Replica::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
+    let mut replica = Replica::open(
+        store.clone(),
+        Arc::clone(&identity),
+        data_dir,
+        url,
+        connections,
+        sources,
+    )
+    .await?;
     if let Some(path) = &config.secret_backends {
         replica.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }
@@ -220,7 +241,11 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let reserved_turns = Turns::of_api((config.max_api_requests / 8).max(1));
     let user_shares = Shares::new(config.max_api_requests / 2);
     let watch_shares = Shares::new(config.max_watches / 4);
-    let list_turns = if config.database.is_some() { ListTurns::of_a_server() } else { ListTurns::of_a_file() };
+    let list_turns = if config.database.is_some() {
+        ListTurns::of_a_server()
+    } else {
+        ListTurns::of_a_file()
+    };
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
 
@@ -282,7 +307,11 @@ impl Running {
         let shutdown = &self.hub.shutdown;
         let renewal = certificate.keep_fresh(Arc::clone(&self.hub), renewal);
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
-        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
+        self.tasks.spawn(
+            shutdown
+                .clone()
+                .run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))),
+        );
         let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
         let garbage = apiserver::collect_garbage(Arc::clone(&self.hub));
@@ -291,7 +320,8 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(seal));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
-        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.replica), left, shutdown.clone()));
+        self.tasks
+            .spawn(controllers::run(Arc::clone(&self.hub.replica), left, shutdown.clone()));
         self.tasks.close();
     }
 
@@ -305,9 +335,14 @@ impl Running {
             patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
             refusals: Arc::clone(&self.hub.refusals),
-            yielding: Some(Yielding { gives_way: routes::gives_way, threads }),
+            yielding: Some(Yielding {
+                gives_way: routes::gives_way,
+                threads,
+            }),
         };
-        self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
+        self.servers.push(tokio::spawn(
+            server.serve(self.hub.shutdown.clone(), self.hub.config.drain),
+        ));
     }
 
     fn serve_metrics(&mut self, listener: TcpListener) {
@@ -322,7 +357,9 @@ impl Running {
             refusals: Arc::clone(&self.hub.refusals),
             yielding: None,
         };
-        self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
+        self.servers.push(tokio::spawn(
+            server.serve(self.hub.shutdown.clone(), self.hub.config.drain),
+        ));
     }
 
     /// Accepts nothing more, ends watches, waits for requests, stops the controllers, and closes the database.
@@ -337,7 +374,10 @@ impl Running {
         self.tasks.wait().await;
         self.access_end.cancel();
         if let Err(error) = resume::leave(&self.hub.replica).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the next start looks at everything");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the next start looks at everything"
+            );
         }
         self.hub.store.close().await;
         tracing::info!("stopped");
@@ -345,16 +385,27 @@ impl Running {
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, HubError> {
-    TcpListener::bind(address).await.map_err(|source| HubError::Listen { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| HubError::Listen { address, source })
 }
 
 fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, HubError> {
-    listener.local_addr().map_err(|source| HubError::Listen { address, source })
+    listener
+        .local_addr()
+        .map_err(|source| HubError::Listen { address, source })
 }
 
 fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> ServerNames {
     let listened = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
-    ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
+    ServerNames::new(
+        config
+            .tls_san
+            .iter()
+            .cloned()
+            .chain([advertise.host().to_owned()])
+            .chain(listened),
+    )
 }
 
 /// A certificate of another authority may be unsuitable. The hub serves it and warns.
@@ -385,7 +436,10 @@ async fn sweep_tokens(hub: Arc<Hub>) {
         sleep(TOKEN_SWEEP).await;
         match hub.access.expire_tokens(Timestamp::now()).await {
             Ok(count) => tracing::debug!(count, "forgot expired tokens"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "expired tokens can't be forgotten"),
+            Err(error) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "expired tokens can't be forgotten"
+            ),
         }
     }
 }

@@ -54,7 +54,12 @@ impl Turns {
     }
 
     fn new(limit: usize, refusal: StatusCode, reason: &'static str) -> Self {
-        Self { permits: Arc::new(Semaphore::new(limit)), patience: PATIENCE, refusal, reason }
+        Self {
+            permits: Arc::new(Semaphore::new(limit)),
+            patience: PATIENCE,
+            refusal,
+            reason,
+        }
     }
 
     /// The turn of a new request, or its refusal. A request that is refused soon can go to another replica, or be
@@ -86,7 +91,9 @@ impl Turns {
 impl Turn {
     async fn of(permits: &Arc<Semaphore>) -> Self {
         // The semaphore is never closed. If it were, continuing would be better than an incomplete answer.
-        Self { _permit: Arc::clone(permits).acquire_owned().await.ok() }
+        Self {
+            _permit: Arc::clone(permits).acquire_owned().await.ok(),
+        }
     }
 }
 
@@ -101,7 +108,11 @@ pub fn peer_name(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {
-            address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect::<String>() + ":/64"
+            address.segments()[..4]
+                .iter()
+                .map(|part| format!("{part:x}:"))
+                .collect::<String>()
+                + ":/64"
         }
     }
 }
@@ -114,7 +125,10 @@ impl Shares {
     const FEW: usize = 1024;
 
     pub fn new(each: usize) -> Self {
-        Self { each: each.max(1), known: Mutex::default() }
+        Self {
+            each: each.max(1),
+            known: Mutex::default(),
+        }
     }
 
     /// One of a client's places; None: the client uses all of them.
@@ -124,7 +138,11 @@ impl Shares {
 
     /// The same, but waits for a place, in order. None: that took too long.
     pub async fn wait(&self, client: &str) -> Option<Share> {
-        timeout(PATIENCE, self.of(client).acquire_owned()).await.ok()?.ok().map(Share)
+        timeout(PATIENCE, self.of(client).acquire_owned())
+            .await
+            .ok()?
+            .ok()
+            .map(Share)
     }
 
     /// The client's places.
@@ -166,12 +184,20 @@ impl ListTurns {
     }
 
     fn new(limit: usize) -> Self {
-        Self { pages: Arc::new(Semaphore::new(limit)), long: Arc::new(Semaphore::new(limit)) }
+        Self {
+            pages: Arc::new(Semaphore::new(limit)),
+            long: Arc::new(Semaphore::new(limit)),
+        }
     }
 
     /// The turn to read up to `limit` rows (0: all). Turns are granted in order.
     pub async fn next(&self, limit: usize) -> Turn {
-        Turn::of(if (1..=PAGE).contains(&limit) { &self.pages } else { &self.long }).await
+        Turn::of(if (1..=PAGE).contains(&limit) {
+            &self.pages
+        } else {
+            &self.long
+        })
+        .await
     }
 }
 
@@ -184,7 +210,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_storm_of_lists_makes_no_agent_late() {
-        let api = Turns { patience: Duration::from_millis(50), ..Turns::of_api(1) };
+        let api = Turns {
+            patience: Duration::from_millis(50),
+            ..Turns::of_api(1)
+        };
         let agents = Turns::of_agents(1);
         let list = api.begin().await.unwrap();
         let refused = api.begin().await.err().unwrap();
@@ -202,7 +231,16 @@ mod tests {
         assert!(shares.take("a").is_none() && shares.wait("a").await.is_none() && shares.take("b").is_some());
         drop(held);
         assert!(shares.wait("a").await.is_some());
-        assert_eq!(shares.known.lock().unwrap().values().filter(|places| places.strong_count() > 0).count(), 0);
+        assert_eq!(
+            shares
+                .known
+                .lock()
+                .unwrap()
+                .values()
+                .filter(|places| places.strong_count() > 0)
+                .count(),
+            0
+        );
     }
 
     #[tokio::test]

@@ -91,7 +91,10 @@ mod tests {
                 Ok::<_, Infallible>(Bytes::from(vec![b'x'; 1 << 20]))
             }
         };
-        (axum::body::Body::from_stream(stream::iter(0..pieces).then(piece)), taken)
+        (
+            axum::body::Body::from_stream(stream::iter(0..pieces).then(piece)),
+            taken,
+        )
     }
 
     #[tokio::test(start_paused = true)]

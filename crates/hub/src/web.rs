@@ -53,8 +53,15 @@ fn page(files: &[(&str, &'static [u8])], path: &str) -> Response {
 
 fn serve(name: &str, content: &'static [u8]) -> Response {
     // Vite names assets by their content; all other files must be revalidated.
-    let caching = if name.starts_with("assets/") { "public, max-age=31536000, immutable" } else { "no-cache" };
-    let headers = [(header::CONTENT_TYPE, content_type(name)), (header::CACHE_CONTROL, caching)];
+    let caching = if name.starts_with("assets/") {
+        "public, max-age=31536000, immutable"
+    } else {
+        "no-cache"
+    };
+    let headers = [
+        (header::CONTENT_TYPE, content_type(name)),
+        (header::CACHE_CONTROL, caching),
+    ];
     secured((headers, content).into_response())
 }
 
@@ -102,7 +109,12 @@ mod tests {
             let headers = response.headers();
             assert_eq!(response.status(), code, "{path}");
             assert_eq!(headers[header::CONTENT_TYPE], content_type, "{path}");
-            assert!(headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
+            assert!(
+                headers[header::CONTENT_SECURITY_POLICY]
+                    .to_str()
+                    .unwrap()
+                    .starts_with("default-src 'none'")
+            );
             assert!(!headers.contains_key(header::SET_COOKIE));
         };
         check(BUILT, "", 200, "text/html; charset=utf-8");

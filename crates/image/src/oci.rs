@@ -54,8 +54,11 @@ impl Image {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::new(6));
         gzip.write_all(&tar)?;
         let layer = gzip.finish()?;
-        let environment: Vec<String> =
-            start.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let environment: Vec<String> = start
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let config = json!({
             "architecture": architecture, "os": "linux", "created": EPOCH,
             "config": {
@@ -80,14 +83,24 @@ impl Image {
         let docker =
             json!([{"Config": blob(&digest(&config)), "RepoTags": [reference], "Layers": [blob(&digest(&layer))]}]);
         let (digest_, compressed, unpacked) = (digest(&manifest), layer.len(), tar.len());
-        let mut files: BTreeMap<PathBuf, Vec<u8>> =
-            [config, manifest, layer].into_iter().map(|bytes| (blob(&digest(&bytes)).into(), bytes)).collect();
-        for (path, value) in
-            [("oci-layout", json!({"imageLayoutVersion": "1.0.0"})), ("index.json", index), ("manifest.json", docker)]
-        {
+        let mut files: BTreeMap<PathBuf, Vec<u8>> = [config, manifest, layer]
+            .into_iter()
+            .map(|bytes| (blob(&digest(&bytes)).into(), bytes))
+            .collect();
+        for (path, value) in [
+            ("oci-layout", json!({"imageLayoutVersion": "1.0.0"})),
+            ("index.json", index),
+            ("manifest.json", docker),
+        ] {
             files.insert(path.into(), value.to_string().into_bytes());
         }
-        Ok(Self { reference: reference.to_owned(), digest: digest_, compressed, unpacked, files })
+        Ok(Self {
+            reference: reference.to_owned(),
+            digest: digest_,
+            compressed,
+            unpacked,
+            files,
+        })
     }
 
     /// Writes the layout into a folder.
@@ -129,13 +142,27 @@ mod tests {
     fn root() -> Root {
         let mut root = Root::default();
         root.add("usr/bin/hello", Node::program(b"#!/bin/sh\n".to_vec()));
-        root.add("tmp", Node::Folder { mode: 0o1777, owner: USER });
-        root.add("bin", Node::Link { target: "usr/bin".into() });
+        root.add(
+            "tmp",
+            Node::Folder {
+                mode: 0o1777,
+                owner: USER,
+            },
+        );
+        root.add(
+            "bin",
+            Node::Link {
+                target: "usr/bin".into(),
+            },
+        );
         root
     }
 
     fn image(root: &Root) -> Image {
-        let start = Start { entrypoint: vec!["/bin/hello".to_owned()], ..Start::default() };
+        let start = Start {
+            entrypoint: vec!["/bin/hello".to_owned()],
+            ..Start::default()
+        };
         Image::new("example.com/hello:1", "amd64", root, &start).unwrap()
     }
 
@@ -163,7 +190,10 @@ mod tests {
             let bytes = fs::read(folder.path().join(blob(descriptor["digest"].as_str().unwrap()))).unwrap();
             assert_eq!(
                 (digest(&bytes), bytes.len()),
-                (descriptor["digest"].as_str().unwrap().to_owned(), descriptor["size"].as_u64().unwrap() as usize)
+                (
+                    descriptor["digest"].as_str().unwrap().to_owned(),
+                    descriptor["size"].as_u64().unwrap() as usize
+                )
             );
         }
         let config = read(&blob(manifest["config"]["digest"].as_str().unwrap()));

@@ -19,7 +19,10 @@ impl Node {
     }
 
     pub fn text(content: impl Into<Vec<u8>>) -> Self {
-        Self::File { mode: 0o644, content: content.into() }
+        Self::File {
+            mode: 0o644,
+            content: content.into(),
+        }
     }
 }
 
@@ -32,7 +35,9 @@ impl Root {
     pub fn add(&mut self, path: impl Into<PathBuf>, node: Node) {
         let path = path.into();
         for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
-            self.0.entry(folder.to_owned()).or_insert(Node::Folder { mode: 0o755, owner: 0 });
+            self.0
+                .entry(folder.to_owned())
+                .or_insert(Node::Folder { mode: 0o755, owner: 0 });
         }
         self.0.insert(path, node);
     }

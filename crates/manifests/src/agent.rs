@@ -79,8 +79,13 @@ impl Limits {
             ("FARWATER_DENY_KINDS", &self.deny_kinds),
         ];
         let patterns = patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty());
-        let deletions = self.max_deletions.map(|count| ("FARWATER_MAX_DELETIONS", count.to_string()));
-        patterns.map(|(name, patterns)| (name, patterns.join(","))).chain(deletions).collect()
+        let deletions = self
+            .max_deletions
+            .map(|count| ("FARWATER_MAX_DELETIONS", count.to_string()));
+        patterns
+            .map(|(name, patterns)| (name, patterns.join(",")))
+            .chain(deletions)
+            .collect()
     }
 }
 
@@ -97,7 +102,12 @@ pub struct Mounts {
 
 impl Agent {
     fn part() -> Part {
-        Part { name: names::NAME, component: "agent", namespace: AGENT_NAMESPACE, version: env!("CARGO_PKG_VERSION") }
+        Part {
+            name: names::NAME,
+            component: "agent",
+            namespace: AGENT_NAMESPACE,
+            version: env!("CARGO_PKG_VERSION"),
+        }
     }
 
     /// The objects, in the order in which they must be created.
@@ -106,7 +116,12 @@ impl Agent {
         let mut objects = vec![
             part.namespace_object(),
             part.object("v1", "ServiceAccount", names::NAME, json!({})),
-            part.object("v1", "ServiceAccount", ADMIN_SERVICE_ACCOUNT, json!({"automountServiceAccountToken": false})),
+            part.object(
+                "v1",
+                "ServiceAccount",
+                ADMIN_SERVICE_ACCOUNT,
+                json!({"automountServiceAccountToken": false}),
+            ),
         ];
         if self.bind_administrator {
             objects.push(part.cluster_object(
@@ -140,7 +155,11 @@ impl Agent {
             objects.push(part.object("v1", "ConfigMap", names::PLUGINS, map));
         }
         // Only the node probes the pod, and no policy blocks nodes.
-        objects.extend([part.network_policy(json!([])), part.disruption_budget(), self.deployment()]);
+        objects.extend([
+            part.network_policy(json!([])),
+            part.disruption_budget(),
+            self.deployment(),
+        ]);
         objects
     }
 
@@ -153,8 +172,10 @@ impl Agent {
             ("FARWATER_DEPLOYMENT", names::NAME.to_owned()),
         ]);
         variables.push(json!({"name": "FARWATER_JOIN_TOKEN", "valueFrom": {"secretKeyRef": token}}));
-        let mut mounts =
-            vec![json!({"name": "state", "mountPath": STATE}), json!({"name": "tmp", "mountPath": "/tmp"})];
+        let mut mounts = vec![
+            json!({"name": "state", "mountPath": STATE}),
+            json!({"name": "tmp", "mountPath": "/tmp"}),
+        ];
         let mut volumes = vec![
             json!({"name": "state", "emptyDir": {"sizeLimit": "1Gi"}}),
             json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}),
@@ -164,7 +185,10 @@ impl Agent {
             variables.push(json!({"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": url}}));
         }
         if self.authorities.is_some() {
-            variables.extend(environment([("FARWATER_CA_FILE", format!("{AUTHORITIES}/{AUTHORITIES_FILE}"))]));
+            variables.extend(environment([(
+                "FARWATER_CA_FILE",
+                format!("{AUTHORITIES}/{AUTHORITIES_FILE}"),
+            )]));
             mounts.push(json!({"name": "ca", "mountPath": AUTHORITIES, "readOnly": true}));
             volumes.push(json!({"name": "ca", "configMap": {"name": names::AUTHORITIES}}));
         }
@@ -176,11 +200,18 @@ impl Agent {
         mounts.extend(self.mounts.volume_mounts.iter().cloned());
         volumes.extend(self.mounts.volumes.iter().cloned());
         variables.extend(environment(self.limits.environment()));
-        variables.extend(environment(self.environment.iter().map(|(name, value)| (name.as_str(), value.clone()))));
+        variables.extend(environment(
+            self.environment
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.clone())),
+        ));
         let seconds = |period: u64, failures: u64| {
-            [("periodSeconds".to_owned(), json!(period)), ("failureThreshold".to_owned(), json!(failures))]
-                .into_iter()
-                .collect()
+            [
+                ("periodSeconds".to_owned(), json!(period)),
+                ("failureThreshold".to_owned(), json!(failures)),
+            ]
+            .into_iter()
+            .collect()
         };
         let container = json!({
             "image": self.image,

@@ -120,7 +120,12 @@ impl Hub {
         }
         vec![
             part.namespace_object(),
-            part.object("v1", "ServiceAccount", names::NAME, json!({"automountServiceAccountToken": false})),
+            part.object(
+                "v1",
+                "ServiceAccount",
+                names::NAME,
+                json!({"automountServiceAccountToken": false}),
+            ),
             part.object(
                 "v1",
                 "Service",
@@ -137,7 +142,12 @@ impl Hub {
 
     fn environment(&self) -> Vec<Value> {
         let name = format!("{}.{}", names::NAME, names::NAMESPACE);
-        let alternatives = [format!("{name}.svc"), format!("{name}.svc.cluster.local"), name, "localhost".to_owned()];
+        let alternatives = [
+            format!("{name}.svc"),
+            format!("{name}.svc.cluster.local"),
+            name,
+            "localhost".to_owned(),
+        ];
         let mut variables = environment([
             ("FARWATER_LOG_FORMAT", "json".to_owned()),
             ("FARWATER_ADVERTISE", self.url.clone().unwrap_or_else(Self::service_url)),
@@ -151,8 +161,10 @@ impl Hub {
         }
         if matches!(self.tls, Tls::Secret { .. }) {
             let file = |name: &str| format!("{TLS}/{name}");
-            variables
-                .extend(environment([("FARWATER_TLS_CERT", file("tls.crt")), ("FARWATER_TLS_KEY", file("tls.key"))]));
+            variables.extend(environment([
+                ("FARWATER_TLS_CERT", file("tls.crt")),
+                ("FARWATER_TLS_KEY", file("tls.key")),
+            ]));
         }
         variables
     }
@@ -160,11 +172,17 @@ impl Hub {
     fn stateful_set(&self) -> Value {
         let part = Self::part();
         let timing = |period: u64, failures: u64| {
-            [("periodSeconds".to_owned(), json!(period)), ("failureThreshold".to_owned(), json!(failures))]
-                .into_iter()
-                .collect()
+            [
+                ("periodSeconds".to_owned(), json!(period)),
+                ("failureThreshold".to_owned(), json!(failures)),
+            ]
+            .into_iter()
+            .collect()
         };
-        let mut mounts = vec![json!({"name": "data", "mountPath": DATA}), json!({"name": "tmp", "mountPath": "/tmp"})];
+        let mut mounts = vec![
+            json!({"name": "data", "mountPath": DATA}),
+            json!({"name": "tmp", "mountPath": "/tmp"}),
+        ];
         let mut volumes = vec![json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}})];
         if let Tls::Secret { name } = &self.tls {
             // Mount the whole folder, because the node never updates files that are mounted one by one.

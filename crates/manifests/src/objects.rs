@@ -162,7 +162,10 @@ pub fn merge(object: &mut Value, over: Value) {
 
 /// The `env` list of a container.
 pub fn environment<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Vec<Value> {
-    pairs.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect()
 }
 
 /// A probe that requests an HTTP path.

@@ -145,10 +145,17 @@ fn table(rules: &[Rule]) -> String {
     let mut text = "| may | on | in order to |\n|---|---|---|\n".to_owned();
     for rule in rules {
         let names: String = rule.names.iter().map(|name| format!(" `{name}`")).collect();
-        let group =
-            rule.groups.iter().find(|group| !group.is_empty()).map_or(String::new(), |group| format!(".{group}"));
+        let group = rule
+            .groups
+            .iter()
+            .find(|group| !group.is_empty())
+            .map_or(String::new(), |group| format!(".{group}"));
         let resources = rule.resources.join(", ");
-        text.push_str(&format!("| {} | {resources}{group}{names} | {} |\n", rule.verbs.join(", "), rule.why));
+        text.push_str(&format!(
+            "| {} | {resources}{group}{names} | {} |\n",
+            rule.verbs.join(", "),
+            rule.why
+        ));
     }
     text
 }
@@ -164,6 +171,9 @@ mod tests {
             fs::write(&path, super::page()).unwrap();
         }
         let known = fs::read_to_string(&path).unwrap_or_default();
-        assert!(known == super::page(), "docs/rights.md is not fresh: run this test with FARWATER_WRITE=1");
+        assert!(
+            known == super::page(),
+            "docs/rights.md is not fresh: run this test with FARWATER_WRITE=1"
+        );
     }
 }

@@ -68,11 +68,21 @@ mod tests {
         let account = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
         let shared = BTreeSet::from([account("shared", "farwater"), account("tenants", "team-a")]);
         let rights = BTreeMap::from([("shared".to_owned(), shared), ("open".to_owned(), BTreeSet::new())]);
-        let objects = Tenant { name: "team-a", cluster_role: "edit", rights: &rights }.objects();
+        let objects = Tenant {
+            name: "team-a",
+            cluster_role: "edit",
+            rights: &rights,
+        }
+        .objects();
         let named = |object: &Value| {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let metadata = &object["metadata"];
-            format!("{} {}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+            format!(
+                "{} {}/{}",
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"])
+            )
         };
         assert_eq!(
             objects.iter().map(named).collect::<Vec<_>>(),

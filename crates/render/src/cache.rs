@@ -24,7 +24,10 @@ pub struct CacheLimits {
 /// A service's objects compress to about 2 KB: memory for a thousand services, disk for many times that.
 impl Default for CacheLimits {
     fn default() -> Self {
-        Self { memory: 2 << 20, disk: 64 << 20 }
+        Self {
+            memory: 2 << 20,
+            disk: 64 << 20,
+        }
     }
 }
 
@@ -68,7 +71,11 @@ struct Held {
 impl Cache {
     /// Caches in memory, and in an existing folder if one is given.
     pub fn new(folder: Option<PathBuf>, limits: CacheLimits) -> Self {
-        Self { folder, limits, held: Mutex::default() }
+        Self {
+            folder,
+            limits,
+            held: Mutex::default(),
+        }
     }
 
     pub(crate) fn get(&self, key: &Digest) -> Option<Entry> {
@@ -124,7 +131,11 @@ impl Cache {
             let entry = entry?;
             let metadata = entry.metadata()?;
             total += metadata.len();
-            files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), entry.path()));
+            files.push((
+                metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                metadata.len(),
+                entry.path(),
+            ));
         }
         if total <= most {
             return Ok(());
@@ -182,7 +193,11 @@ fn seal(entry: &Entry, key: &Digest) -> Option<Vec<u8>> {
 
 fn open(bytes: &[u8], key: &Digest) -> Option<Entry> {
     let mut json = Vec::new();
-    zstd::stream::read::Decoder::with_buffer(bytes).ok()?.take(MAX_ENTRY).read_to_end(&mut json).ok()?;
+    zstd::stream::read::Decoder::with_buffer(bytes)
+        .ok()?
+        .take(MAX_ENTRY)
+        .read_to_end(&mut json)
+        .ok()?;
     let (named, digest, entry): (Digest, Digest, Entry) = serde_json::from_slice(&json).ok()?;
     (named == *key && Digest::of(&serde_json::to_vec(&entry).ok()?) == digest).then_some(entry)
 }
@@ -195,8 +210,16 @@ mod tests {
 
     fn entry(text: &str) -> Entry {
         let value = json!({"data": text, "n": 1.5});
-        let object = Kept { file: RelPath::parse("a.yaml").unwrap(), line: 0, document: 1, value };
-        Entry { objects: vec![object], warnings: Vec::new() }
+        let object = Kept {
+            file: RelPath::parse("a.yaml").unwrap(),
+            line: 0,
+            document: 1,
+            value,
+        };
+        Entry {
+            objects: vec![object],
+            warnings: Vec::new(),
+        }
     }
 
     /// Incompressible text.
@@ -239,7 +262,10 @@ mod tests {
     fn what_was_not_used_for_the_longest_goes_first() {
         let dir = tempfile::tempdir().unwrap();
         let size = seal(&entry(&noise(0)), &Digest::of("0")).unwrap().len();
-        let limits = CacheLimits { memory: size * 3 + size / 2, disk: (size * 3 + size / 2) as u64 };
+        let limits = CacheLimits {
+            memory: size * 3 + size / 2,
+            disk: (size * 3 + size / 2) as u64,
+        };
         let cache = Cache::new(Some(dir.path().to_owned()), limits);
         let key = |n: usize| Digest::of(n.to_string());
         for n in 0..3 {
@@ -253,7 +279,10 @@ mod tests {
         for n in 4..9 {
             cache.put(&key(n), &entry(&noise(n)), false);
         }
-        let total: u64 = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+        let total: u64 = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().metadata().unwrap().len())
+            .sum();
         assert!(total <= limits.disk, "{total}");
         let huge: String = (0..20).map(noise).collect();
         cache.put(&key(99), &entry(&huge), false);

@@ -7,7 +7,11 @@ const CHART: &str = "Chart.yaml";
 
 /// By exact file names at the root of a real folder. Never returns `Auto` or `Plugin`.
 pub fn detect(archive: &Archive, folder: &RelPath) -> RendererType {
-    let has = |name: &&str| folder.join_name(name.as_bytes()).is_ok_and(|file| archive.file(&file).is_ok());
+    let has = |name: &&str| {
+        folder
+            .join_name(name.as_bytes())
+            .is_ok_and(|file| archive.file(&file).is_ok())
+    };
     if has(&CHART) {
         RendererType::Helm
     } else if KUSTOMIZATIONS.iter().any(has) {
@@ -36,12 +40,18 @@ mod tests {
     fn exact_files_at_the_root_decide() {
         check(&[("a.yaml", "")], RendererType::Raw);
         check(&[("Chart.yaml", "")], RendererType::Helm);
-        check(&[("chart.yaml", ""), ("kustomization.json", ""), ("x/Chart.yaml", "")], RendererType::Raw);
+        check(
+            &[("chart.yaml", ""), ("kustomization.json", ""), ("x/Chart.yaml", "")],
+            RendererType::Raw,
+        );
         for name in ["kustomization.yaml", "kustomization.yml", "Kustomization"] {
             check(&[(name, "")], RendererType::Kustomize);
         }
         check(&[("Chart.yaml", ""), ("kustomization.yaml", "")], RendererType::Helm);
-        check(&[("Chart.yaml", "-> c/Chart.yaml"), ("c/Chart.yaml", "")], RendererType::Helm);
+        check(
+            &[("Chart.yaml", "-> c/Chart.yaml"), ("c/Chart.yaml", "")],
+            RendererType::Helm,
+        );
         check(&[("Chart.yaml/x", "")], RendererType::Raw);
     }
 }

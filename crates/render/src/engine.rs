@@ -85,9 +85,17 @@ pub enum RenderError {
     #[error("{folder}: {source}")]
     Renderer { folder: RelPath, source: HelperError },
     #[error("{folder}: plugin {name} {source}")]
-    Plugin { folder: RelPath, name: String, source: PluginError },
+    Plugin {
+        folder: RelPath,
+        name: String,
+        source: PluginError,
+    },
     #[error("{folder}: the agent knows no plugin {name:?}{}; plugins are named in its configuration", known(.names))]
-    UnknownPlugin { folder: RelPath, name: String, names: Vec<String> },
+    UnknownPlugin {
+        folder: RelPath,
+        name: String,
+        names: Vec<String>,
+    },
     #[error("templates: {0}")]
     Templates(HelperError),
     #[error("patches: {0}")]
@@ -101,7 +109,11 @@ pub enum RenderError {
     #[error("{0}")]
     Path(#[from] PathError),
     #[error("{folder}: the renderer has options for {options}, and there is no {file}")]
-    Options { folder: RelPath, options: &'static str, file: &'static str },
+    Options {
+        folder: RelPath,
+        options: &'static str,
+        file: &'static str,
+    },
     #[error(
         "{folder}: the renderer has options for raw manifests, and the folder is a chart's or a kustomization's; leave out raw, or set \
          type to Raw to have its files applied as they are"
@@ -117,7 +129,11 @@ pub enum RenderError {
 }
 
 fn known(names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!(", but {}", names.join(", ")) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(", but {}", names.join(", "))
+    }
 }
 
 /// Why a template's lookup in the cluster could not be answered.
@@ -171,7 +187,11 @@ impl Engine {
     pub async fn render(&self, input: &Input<'_>, asker: &dyn Asker) -> Output {
         let has_templates = templates(input.archive).next().is_some();
         let auto = [Renderer::default()];
-        let stated = if input.renderers.is_empty() { &auto[..] } else { input.renderers };
+        let stated = if input.renderers.is_empty() {
+            &auto[..]
+        } else {
+            input.renderers
+        };
         let (tasks, problems) = plan(input, stated);
         let is_raw = tasks.iter().all(|task| task.kind == RendererType::Raw);
         let mut output = if is_raw && !has_templates && input.patches.is_empty() {
@@ -193,7 +213,9 @@ impl Engine {
         has_templates: bool,
         asker: &dyn Asker,
     ) -> Output {
-        let key = self.key(input, stated, tasks, has_templates).filter(|_| !input.uncached);
+        let key = self
+            .key(input, stated, tasks, has_templates)
+            .filter(|_| !input.uncached);
         if let Some(entry) = key.and_then(|key| self.cache.get(&key)) {
             return restore(entry, input.release.namespace);
         }
@@ -222,12 +244,17 @@ impl Engine {
         }
 
         // The state of the cluster is no input with a digest.
-        if stated.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup)) {
+        if stated
+            .iter()
+            .any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup))
+        {
             return None;
         }
         // It is not known yet which renderers the templates' files are for.
         let is = |kind| has_templates || tasks.iter().any(|task| task.kind == kind);
-        let plugins = tasks.iter().filter_map(|task| self.plugins.get(task.stated.plugin.as_deref()?));
+        let plugins = tasks
+            .iter()
+            .filter_map(|task| self.plugins.get(task.stated.plugin.as_deref()?));
         let mut programs: Vec<String> = plugins.map(crate::Plugin::fingerprint).collect::<Option<_>>()?;
         programs.extend(self.helper.as_ref().map(|helper| helper.program().fingerprint()));
 
@@ -259,7 +286,13 @@ impl Engine {
             // Without one of its files a renderer would silently return other objects.
             match self.render_templates(&input, &mut warnings).await {
                 Ok(archive) => replaced = archive,
-                Err(error) => return Output { errors: vec![error], warnings, ..Output::default() },
+                Err(error) => {
+                    return Output {
+                        errors: vec![error],
+                        warnings,
+                        ..Output::default()
+                    };
+                }
             }
             input.archive = &replaced;
         }
@@ -298,16 +331,28 @@ impl Engine {
         let beside: Vec<RelPath> = beside.collect();
 
         let mut request = message::Request {
-            liquid: Some(message::Liquid { parameters: input.parameters }),
+            liquid: Some(message::Liquid {
+                parameters: input.parameters,
+            }),
             ..message::Request::default()
         };
         let mut body: Vec<&[u8]> = Vec::new();
-        for (path, bytes) in templates.iter().copied().chain(beside.iter().map(|path| (path, &[][..]))) {
-            request.files.push(message::Part { path: path.as_str(), size: bytes.len() });
+        for (path, bytes) in templates
+            .iter()
+            .copied()
+            .chain(beside.iter().map(|path| (path, &[][..])))
+        {
+            request.files.push(message::Part {
+                path: path.as_str(),
+                size: bytes.len(),
+            });
             body.push(bytes);
         }
 
-        let (done, bytes) = helper.call(request, &body, &Nobody).await.map_err(RenderError::Templates)?;
+        let (done, bytes) = helper
+            .call(request, &body, &Nobody)
+            .await
+            .map_err(RenderError::Templates)?;
         warnings.extend(done.warnings);
         let broken = |source| RenderError::Templates(helper.broken(source));
         let mut made = BTreeMap::new();
@@ -316,22 +361,34 @@ impl Engine {
         }
 
         let without: BTreeSet<RelPath> = templates.iter().map(|(path, _)| (*path).clone()).collect();
-        input.archive.replace(&without, &made, &BundleLimits::default()).map_err(RenderError::Archive)
+        input
+            .archive
+            .replace(&without, &made, &BundleLimits::default())
+            .map_err(RenderError::Archive)
     }
 
     async fn render_tasks(&self, input: &Input<'_>, tasks: &[Task<'_>], asker: &dyn Asker) -> Output {
         let mut collector = Collector::new(input.release.namespace);
         let mut output = Output::default();
         let needs_files = tasks.iter().any(|task| task.kind != RendererType::Raw);
-        let files = match needs_files.then(|| files::resolve(input.archive, &BundleLimits::default())).transpose() {
+        let files = match needs_files
+            .then(|| files::resolve(input.archive, &BundleLimits::default()))
+            .transpose()
+        {
             Ok(files) => files.unwrap_or_default(),
-            Err(error) => return Output { errors: vec![error.into()], ..output },
+            Err(error) => {
+                return Output {
+                    errors: vec![error.into()],
+                    ..output
+                };
+            }
         };
         for task in tasks {
             let result = match task.kind {
                 RendererType::Plugin => self.run_plugin(input, task, &files, &mut collector).await,
                 RendererType::Helm | RendererType::Kustomize => {
-                    self.run_helper(input, task, &files, &mut collector, &mut output.warnings, asker).await
+                    self.run_helper(input, task, &files, &mut collector, &mut output.warnings, asker)
+                        .await
                 }
                 RendererType::Raw | RendererType::Auto => {
                     collector.add_folder(input.archive, &task.folder, &others(tasks, task), task.raw());
@@ -354,29 +411,50 @@ impl Engine {
     ) -> Result<(), RenderError> {
         let is_chart = task.kind == RendererType::Helm;
         let helper = self.helper(if is_chart { &"a chart" } else { &"a kustomization" })?;
-        let mut request = if is_chart { request::helm(input, task)? } else { request::kustomize(input, task) };
+        let mut request = if is_chart {
+            request::helm(input, task)?
+        } else {
+            request::kustomize(input, task)
+        };
         request.bases = bases(files);
 
         let mut body: Vec<&[u8]> = Vec::with_capacity(files.len());
         for (path, file) in files {
-            request.files.push(message::Part { path: path.as_str(), size: file.bytes.len() });
+            request.files.push(message::Part {
+                path: path.as_str(),
+                size: file.bytes.len(),
+            });
             body.push(file.bytes);
         }
         if !is_chart {
             warnings.extend(repeated_keys(files));
         }
 
-        let fail = |source| RenderError::Renderer { folder: task.folder.clone(), source };
+        let fail = |source| RenderError::Renderer {
+            folder: task.folder.clone(),
+            source,
+        };
         let (done, bytes) = helper.call(request, &body, asker).await.map_err(fail)?;
-        let told = done.warnings.iter().map(|warning| format!("{}: {warning}", task.folder));
+        let told = done
+            .warnings
+            .iter()
+            .map(|warning| format!("{}: {warning}", task.folder));
         warnings.extend(told);
         let broken = |source| fail(helper.broken(source));
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for (source, bytes) in message::split(&done.objects, &bytes).map_err(broken)? {
             let count = counts.entry(source).or_default();
             *count += 1;
-            let file = if is_chart { template_path(&task.folder, source) } else { task.folder.clone() };
-            let origin = Origin { file, line: 0, document: *count };
+            let file = if is_chart {
+                template_path(&task.folder, source)
+            } else {
+                task.folder.clone()
+            };
+            let origin = Origin {
+                file,
+                line: 0,
+                document: *count,
+            };
             if bytes.len() > MAX_DOCUMENT_BYTES {
                 return Err(fail(helper.too_long(&origin.to_string(), bytes.len())));
             }
@@ -406,12 +484,24 @@ impl Engine {
         let mut own = Vec::new();
         if plugin.kind == crate::PluginType::KrmFunction {
             let mut read = Collector::new(input.release.namespace);
-            read.add_folder(input.archive, &task.folder, &[], &RawOptions { allow_empty: true, ..RawOptions::ALL });
+            read.add_folder(
+                input.archive,
+                &task.folder,
+                &[],
+                &RawOptions {
+                    allow_empty: true,
+                    ..RawOptions::ALL
+                },
+            );
             match read.finish() {
                 Manifests::Complete(objects) => own = objects.into_iter().map(|object| object.value).collect(),
                 Manifests::Partial { errors, .. } => {
                     let first = errors.first().map(ToString::to_string).unwrap_or_default();
-                    return Err(RenderError::Plugin { folder, name, source: PluginError::Manifests(first) });
+                    return Err(RenderError::Plugin {
+                        folder,
+                        name,
+                        source: PluginError::Manifests(first),
+                    });
                 }
             }
         }
@@ -426,7 +516,9 @@ impl Engine {
             parameters: input.parameters,
             manifests: &own,
         };
-        run.run(collector).await.map_err(|source| RenderError::Plugin { folder, name, source })
+        run.run(collector)
+            .await
+            .map_err(|source| RenderError::Plugin { folder, name, source })
     }
 
     async fn patch(
@@ -438,21 +530,31 @@ impl Engine {
         let helper = self.helper(&"a patch")?;
         let texts: Vec<String> = objects.iter().map(|object| object.value.to_string()).collect();
         let names: Vec<String> = (0..objects.len()).map(|n| n.to_string()).collect();
-        let files = names.iter().zip(&texts).map(|(path, text)| message::Part { path, size: text.len() });
+        let files = names
+            .iter()
+            .zip(&texts)
+            .map(|(path, text)| message::Part { path, size: text.len() });
         let request = message::Request {
             patch: Some(message::Patches { patches: input.patches }),
             files: files.collect(),
             ..message::Request::default()
         };
         let body: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-        let (done, bytes) = helper.call(request, &body, &Nobody).await.map_err(RenderError::Patches)?;
+        let (done, bytes) = helper
+            .call(request, &body, &Nobody)
+            .await
+            .map_err(RenderError::Patches)?;
         warnings.extend(done.warnings);
         let broken = |source| RenderError::Patches(helper.broken(source));
         let mut collector = Collector::new(input.release.namespace);
         for (source, bytes) in message::split(&done.objects, &bytes).map_err(broken)? {
             let value = serde_json::from_slice(bytes).map_err(|e| broken(message::MessageError::Header(e)))?;
             let before = source.parse().ok().and_then(|n: usize| objects.get(n));
-            let unknown = Origin { file: input.path.clone(), line: 0, document: 0 };
+            let unknown = Origin {
+                file: input.path.clone(),
+                line: 0,
+                document: 0,
+            };
             collector.add_rendered(before.map_or(&unknown, |object| &object.origin), value);
         }
         Ok(take(collector.finish(), Output::default()))
@@ -467,7 +569,9 @@ impl Engine {
 fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<RenderError>) {
     let (mut tasks, mut problems) = (Vec::new(), Vec::new());
     for renderer in stated {
-        let outside = || RenderError::Outside { path: renderer.path.clone() };
+        let outside = || RenderError::Outside {
+            path: renderer.path.clone(),
+        };
         let folder = match input.path.join_clean(&renderer.path) {
             Ok(folder) if folder.is_within(input.path) => folder,
             _ => {
@@ -477,7 +581,11 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
         };
         let Ok(real) = input.archive.folder(&folder) else {
             // Reading it as raw manifests reports what is missing.
-            tasks.push(Task { stated: renderer, kind: RendererType::Raw, folder });
+            tasks.push(Task {
+                stated: renderer,
+                kind: RendererType::Raw,
+                folder,
+            });
             continue;
         };
         let kind = match renderer.kind {
@@ -486,17 +594,33 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
         };
         // Options that no renderer would read.
         let wanted = [
-            (renderer.helm.is_some() && kind != RendererType::Helm, "Helm", "Chart.yaml"),
-            (renderer.kustomize.is_some() && kind != RendererType::Kustomize, "Kustomize", "kustomization.yaml"),
+            (
+                renderer.helm.is_some() && kind != RendererType::Helm,
+                "Helm",
+                "Chart.yaml",
+            ),
+            (
+                renderer.kustomize.is_some() && kind != RendererType::Kustomize,
+                "Kustomize",
+                "kustomization.yaml",
+            ),
         ];
         for (_, options, file) in wanted.into_iter().filter(|(lost, ..)| *lost) {
-            problems.push(RenderError::Options { folder: real.clone(), options, file });
+            problems.push(RenderError::Options {
+                folder: real.clone(),
+                options,
+                file,
+            });
         }
         if renderer.raw.is_some() && kind != RendererType::Raw {
             problems.push(RenderError::RawOptions { folder: real.clone() });
         }
         problems.extend(unknown_values(input, renderer, &real));
-        tasks.push(Task { stated: renderer, kind, folder: real });
+        tasks.push(Task {
+            stated: renderer,
+            kind,
+            folder: real,
+        });
     }
     (tasks, problems)
 }
@@ -504,29 +628,50 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
 /// Errors for optional values files outside the service's folder that are missing here: the bundle may lack a file that
 /// the repository has.
 fn unknown_values(input: &Input<'_>, renderer: &Renderer, folder: &RelPath) -> Vec<RenderError> {
-    let Some(helm) = renderer.helm.as_ref().filter(|helm| helm.ignore_missing_values_files) else { return Vec::new() };
-    let files = helm.values_files.iter().filter_map(|file| request::resolve(folder, file).ok());
+    let Some(helm) = renderer.helm.as_ref().filter(|helm| helm.ignore_missing_values_files) else {
+        return Vec::new();
+    };
+    let files = helm
+        .values_files
+        .iter()
+        .filter_map(|file| request::resolve(folder, file).ok());
     let unknown = files.filter(|file| !file.is_within(input.path) && input.archive.file(file).is_err());
-    unknown.map(|file| RenderError::UnknownValues { folder: folder.clone(), file }).collect()
+    unknown
+        .map(|file| RenderError::UnknownValues {
+            folder: folder.clone(),
+            file,
+        })
+        .collect()
 }
 
 /// Folders within a task's folder that other renderers read, or that are bases of their kustomizations.
 fn others(tasks: &[Task<'_>], task: &Task<'_>) -> Vec<RelPath> {
-    let within = tasks.iter().map(|other| &other.folder).filter(|folder| **folder != task.folder);
+    let within = tasks
+        .iter()
+        .map(|other| &other.folder)
+        .filter(|folder| **folder != task.folder);
     let bases = RelPath::parse(BASES).ok();
-    within.cloned().chain(bases).filter(|folder| folder.is_within(&task.folder)).collect()
+    within
+        .cloned()
+        .chain(bases)
+        .filter(|folder| folder.is_within(&task.folder))
+        .collect()
 }
 
 /// Warnings for duplicate keys in kustomizations: Kustomize silently uses the last one.
 fn repeated_keys(files: &Files<'_>) -> Vec<String> {
-    let kustomizations = files.iter().filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
+    let kustomizations = files
+        .iter()
+        .filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
     let repeated = kustomizations.flat_map(|(path, file)| {
         let text = std::str::from_utf8(file.bytes).unwrap_or_default();
         let (_, repeated) = yaml::parse_last(text, &Budget::default()).unwrap_or_default();
         repeated.into_iter().filter_map(move |error| match error.reason {
             YamlReason::DuplicateKey { key, first } => {
                 let line = error.line;
-                Some(format!("{path}:{line}: key {key:?} is given twice, first on line {first}; the last one counts"))
+                Some(format!(
+                    "{path}:{line}: key {key:?} is given twice, first on line {first}; the last one counts"
+                ))
             }
             _ => None,
         })
@@ -536,15 +681,24 @@ fn repeated_keys(files: &Files<'_>) -> Vec<String> {
 
 /// The mounted remote bases, by the texts that name them.
 fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
-    let Ok(folder) = RelPath::parse(BASES) else { return BTreeMap::new() };
+    let Ok(folder) = RelPath::parse(BASES) else {
+        return BTreeMap::new();
+    };
     if !files.keys().any(|path| path.is_within(&folder)) {
         return BTreeMap::new();
     }
-    let kustomizations = files.iter().filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
+    let kustomizations = files
+        .iter()
+        .filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
     let texts = kustomizations.filter_map(|(_, file)| std::str::from_utf8(file.bytes).ok());
-    let named = texts.flat_map(bases_of).filter_map(|(words, base)| Some((words, base.place()?)));
+    let named = texts
+        .flat_map(bases_of)
+        .filter_map(|(words, base)| Some((words, base.place()?)));
     let is_there = |place: &RelPath| files.keys().any(|path| path.is_within(place));
-    named.filter(|(_, place)| is_there(place)).map(|(words, place)| (words, place.to_string())).collect()
+    named
+        .filter(|(_, place)| is_there(place))
+        .map(|(words, place)| (words, place.to_string()))
+        .collect()
 }
 
 /// Reads raw manifests only.
@@ -561,7 +715,9 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
         Manifests::Complete(objects) => output.objects = objects,
         Manifests::Partial { objects, errors } => {
             output.objects = objects;
-            output.errors.extend(errors.into_iter().map(|error| RenderError::Manifest(error.into())));
+            output
+                .errors
+                .extend(errors.into_iter().map(|error| RenderError::Manifest(error.into())));
         }
     }
     output
@@ -571,7 +727,9 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
 fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
     let is_template =
         |path: &RelPath| path.file_name().len() > TEMPLATE_SUFFIX.len() && path.as_str().ends_with(TEMPLATE_SUFFIX);
-    let links = archive.links().filter_map(|(path, _)| Some((path, archive.file(path).ok()?)));
+    let links = archive
+        .links()
+        .filter_map(|(path, _)| Some((path, archive.file(path).ok()?)));
     archive.files().chain(links).filter(move |(path, _)| is_template(path))
 }
 
@@ -588,15 +746,26 @@ fn keep(output: &Output) -> cache::Entry {
         document: object.origin.document,
         value: object.value.clone(),
     });
-    cache::Entry { objects: objects.collect(), warnings: output.warnings.clone() }
+    cache::Entry {
+        objects: objects.collect(),
+        warnings: output.warnings.clone(),
+    }
 }
 
 fn restore(entry: cache::Entry, namespace: &str) -> Output {
     let mut collector = Collector::new(namespace);
     for object in entry.objects {
-        let origin = Origin { file: object.file, line: object.line, document: object.document };
+        let origin = Origin {
+            file: object.file,
+            line: object.line,
+            document: object.document,
+        };
         collector.add_rendered(&origin, object.value);
     }
-    let output = Output { warnings: entry.warnings, cached: true, ..Output::default() };
+    let output = Output {
+        warnings: entry.warnings,
+        cached: true,
+        ..Output::default()
+    };
     take(collector.finish(), output)
 }

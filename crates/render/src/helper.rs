@@ -50,12 +50,22 @@ pub struct Program {
 
 impl Program {
     pub fn new(command: Vec<String>) -> Self {
-        Self { command, limits: Limits::default(), children: CHILDREN, idle: IDLE, work: None }
+        Self {
+            command,
+            limits: Limits::default(),
+            children: CHILDREN,
+            idle: IDLE,
+            work: None,
+        }
     }
 
     /// Fingerprint of its files, which the result may depend on.
     pub(crate) fn fingerprint(&self) -> String {
-        self.command.iter().map(|word| fingerprint(word)).collect::<Vec<_>>().join(" ")
+        self.command
+            .iter()
+            .map(|word| fingerprint(word))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -63,9 +73,16 @@ impl Program {
 pub(crate) fn fingerprint(word: &str) -> String {
     let file = std::fs::metadata(word).ok().filter(std::fs::Metadata::is_file);
     let changed = |file: &std::fs::Metadata| {
-        file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok().map(|time| time.as_nanos())
+        file.modified()
+            .ok()?
+            .duration_since(std::time::UNIX_EPOCH)
+            .ok()
+            .map(|time| time.as_nanos())
     };
-    file.map_or_else(|| word.to_owned(), |file| format!("{word}@{}-{}", file.len(), changed(&file).unwrap_or(0)))
+    file.map_or_else(
+        || word.to_owned(),
+        |file| format!("{word}@{}-{}", file.len(), changed(&file).unwrap_or(0)),
+    )
 }
 
 /// Why nothing was rendered.
@@ -73,7 +90,10 @@ pub(crate) fn fingerprint(word: &str) -> String {
 pub enum HelperError {
     #[error("start {program}: {source}; it comes with farwater-agent and farwater, and belongs beside them")]
     Start { program: String, source: std::io::Error },
-    #[error("{program} speaks version {found} of the renderers' messages, not {}", crate::message::PROTOCOL)]
+    #[error(
+        "{program} speaks version {found} of the renderers' messages, not {}",
+        crate::message::PROTOCOL
+    )]
     Protocol { program: String, found: u32 },
     /// The program's own error.
     #[error("{message}")]
@@ -89,13 +109,25 @@ pub enum HelperError {
 }
 
 fn said(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!(": {words}") }
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!(": {words}")
+    }
 }
 
 impl HelperError {
     /// Whether a limit was reached, so that a retry would fail again.
     pub fn is_limit(&self) -> bool {
-        matches!(self, Self::Time(_) | Self::Memory(_) | Self::Failed { reason: Reason::Limit, .. })
+        matches!(
+            self,
+            Self::Time(_)
+                | Self::Memory(_)
+                | Self::Failed {
+                    reason: Reason::Limit,
+                    ..
+                }
+        )
     }
 }
 
@@ -114,7 +146,11 @@ struct Idle {
 
 impl Helper {
     pub fn new(program: Program) -> Self {
-        Self { working: Semaphore::new(program.children.max(1)), idle: Arc::default(), program }
+        Self {
+            working: Semaphore::new(program.children.max(1)),
+            idle: Arc::default(),
+            program,
+        }
     }
 
     pub fn program(&self) -> &Program {
@@ -123,7 +159,11 @@ impl Helper {
 
     /// Process ids of idle children.
     pub fn idle(&self) -> Vec<u32> {
-        lock(&self.idle).children.iter().filter_map(|(_, child)| child.id()).collect()
+        lock(&self.idle)
+            .children
+            .iter()
+            .filter_map(|(_, child)| child.id())
+            .collect()
     }
 
     /// How the kernel confines a child. Starts one if there is none.
@@ -149,7 +189,13 @@ impl Helper {
         body: &[&[u8]],
         asker: &dyn Asker,
     ) -> Result<(Done, Vec<u8>), HelperError> {
-        let Limits { time, cpu, memory, output, .. } = self.program.limits;
+        let Limits {
+            time,
+            cpu,
+            memory,
+            output,
+            ..
+        } = self.program.limits;
         request.limits = RequestLimits {
             seconds: time.as_secs_f64(),
             cpu_seconds: cpu.as_secs().max(1),
@@ -178,7 +224,10 @@ impl Helper {
                     if !gave_way && failure.reason != Reason::Limit {
                         self.put_back(child);
                     }
-                    return Err(HelperError::Failed { reason: failure.reason, message: failure.message });
+                    return Err(HelperError::Failed {
+                        reason: failure.reason,
+                        message: failure.message,
+                    });
                 }
                 Ok(Err(source)) => Some(source),
                 Err(_) => None,
@@ -199,7 +248,10 @@ impl Helper {
             None => HelperError::Time(limits.time),
             Some(MessageError::Ended) if broken.by_time => HelperError::Time(limits.cpu),
             Some(MessageError::Ended) if broken.by_memory => HelperError::Memory(limits.memory),
-            Some(MessageError::Ended) => HelperError::Crashed { program, words: broken.words },
+            Some(MessageError::Ended) => HelperError::Crashed {
+                program,
+                words: broken.words,
+            },
             Some(source) => HelperError::Message { program, source },
         }
     }
@@ -217,15 +269,24 @@ impl Helper {
 
     async fn start(&self) -> Result<Child, HelperError> {
         let program = self.name();
-        let start = |source| HelperError::Start { program: program.clone(), source };
+        let start = |source| HelperError::Start {
+            program: program.clone(),
+            source,
+        };
         let mut child = Child::start(&self.program).map_err(start)?;
         match tokio::time::timeout(START, child.ready()).await {
             Ok(Ok(ready)) if ready.protocol == crate::message::PROTOCOL => {
                 tracing::debug!(program, versions = ?ready.versions, confinement = ?ready.confinement, "renderer started");
                 Ok(child)
             }
-            Ok(Ok(ready)) => Err(HelperError::Protocol { program, found: ready.protocol }),
-            Ok(Err(MessageError::Ended)) => Err(HelperError::Crashed { program, words: child.end().await.words }),
+            Ok(Ok(ready)) => Err(HelperError::Protocol {
+                program,
+                found: ready.protocol,
+            }),
+            Ok(Err(MessageError::Ended)) => Err(HelperError::Crashed {
+                program,
+                words: child.end().await.words,
+            }),
             Ok(Err(source)) => Err(HelperError::Message { program, source }),
             Err(_) => {
                 child.end().await;
@@ -246,18 +307,26 @@ impl Helper {
 
     /// The error for an invalid answer.
     pub(crate) fn broken(&self, source: MessageError) -> HelperError {
-        HelperError::Message { program: self.name(), source }
+        HelperError::Message {
+            program: self.name(),
+            source,
+        }
     }
 
     pub(crate) fn too_long(&self, object: &str, bytes: usize) -> HelperError {
         let most = farwater_bundle::manifests::MAX_DOCUMENT_BYTES;
         let message = format!("{object} has {bytes} bytes; the Kubernetes API takes at most {most}");
-        HelperError::Failed { reason: Reason::Limit, message }
+        HelperError::Failed {
+            reason: Reason::Limit,
+            message,
+        }
     }
 
     fn name(&self) -> String {
         let path = self.program.command.first().map(String::as_str).unwrap_or_default();
-        Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+        Path::new(path)
+            .file_name()
+            .map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
     }
 }
 

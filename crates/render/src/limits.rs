@@ -44,7 +44,10 @@ impl Limits {
     pub fn within(self, container: Option<u64>, children: u64, reserved: u64) -> Self {
         let Some(container) = container else { return self };
         let each = container.saturating_sub(reserved) / children.max(1);
-        Self { memory: self.memory.min(each.max(LEAST_MEMORY)), ..self }
+        Self {
+            memory: self.memory.min(each.max(LEAST_MEMORY)),
+            ..self
+        }
     }
 }
 

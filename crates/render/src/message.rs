@@ -227,7 +227,11 @@ pub enum MessageError {
 impl From<std::io::Error> for MessageError {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind::{BrokenPipe, UnexpectedEof};
-        if matches!(error.kind(), UnexpectedEof | BrokenPipe) { Self::Ended } else { Self::Io(error) }
+        if matches!(error.kind(), UnexpectedEof | BrokenPipe) {
+            Self::Ended
+        } else {
+            Self::Io(error)
+        }
     }
 }
 
@@ -239,7 +243,11 @@ pub(crate) async fn send<W: AsyncWrite + Unpin>(
     let header = serde_json::to_vec(header).map_err(MessageError::Header)?;
     let total: usize = body.iter().map(|bytes| bytes.len()).sum();
     let mut begin = Vec::with_capacity(12 + header.len());
-    begin.extend_from_slice(&u32::try_from(header.len()).map_err(|_| MessageError::Parts)?.to_be_bytes());
+    begin.extend_from_slice(
+        &u32::try_from(header.len())
+            .map_err(|_| MessageError::Parts)?
+            .to_be_bytes(),
+    );
     begin.extend_from_slice(&(total as u64).to_be_bytes());
     begin.extend_from_slice(&header);
     to.write_all(&begin).await?;
@@ -275,7 +283,11 @@ pub(crate) fn split<'a>(parts: &'a [OwnedPart], body: &'a [u8]) -> Result<Vec<(&
         found.push((part.path.as_str(), bytes));
         rest = after;
     }
-    if rest.is_empty() { Ok(found) } else { Err(MessageError::Parts) }
+    if rest.is_empty() {
+        Ok(found)
+    } else {
+        Err(MessageError::Parts)
+    }
 }
 
 #[cfg(test)]
@@ -289,16 +301,28 @@ mod tests {
         send(&mut wire, &header, &[b"one", b"", b"two"]).await.unwrap();
         let (read, body): (Value, _) = receive(&mut &wire[..], 6).await.unwrap();
         assert_eq!((read, body.as_slice()), (header, &b"onetwo"[..]));
-        assert!(matches!(receive::<Value, _>(&mut &wire[..], 5).await, Err(MessageError::TooLong { body: 6, .. })));
-        assert!(matches!(receive::<Value, _>(&mut &wire[..9], 6).await, Err(MessageError::Ended)));
+        assert!(matches!(
+            receive::<Value, _>(&mut &wire[..], 5).await,
+            Err(MessageError::TooLong { body: 6, .. })
+        ));
+        assert!(matches!(
+            receive::<Value, _>(&mut &wire[..9], 6).await,
+            Err(MessageError::Ended)
+        ));
         let huge = [&u32::MAX.to_be_bytes()[..], &[0; 8]].concat();
-        assert!(matches!(receive::<Value, _>(&mut &huge[..], 5).await, Err(MessageError::TooLong { .. })));
+        assert!(matches!(
+            receive::<Value, _>(&mut &huge[..], 5).await,
+            Err(MessageError::TooLong { .. })
+        ));
     }
 
     #[test]
     fn parts_that_do_not_fill_the_body_are_refused() {
         let part = |size| OwnedPart { path: "a".into(), size };
-        assert_eq!(split(&[part(1), part(2)], b"abc").unwrap(), [("a", &b"a"[..]), ("a", b"bc")]);
+        assert_eq!(
+            split(&[part(1), part(2)], b"abc").unwrap(),
+            [("a", &b"a"[..]), ("a", b"bc")]
+        );
         for sizes in [vec![4], vec![2], vec![3, 1], vec![usize::MAX]] {
             assert!(split(&sizes.into_iter().map(part).collect::<Vec<_>>(), b"abc").is_err());
         }

@@ -100,7 +100,10 @@ impl Plugins {
             0 => Ok(json!({})),
             _ => documents.swap_remove(0).into_json(),
         });
-        let value = read.map_err(|error| PluginsError::Yaml { line: error.line, problem: error.reason.to_string() })?;
+        let value = read.map_err(|error| PluginsError::Yaml {
+            line: error.line,
+            problem: error.reason.to_string(),
+        })?;
         let value = if value.is_null() { json!({}) } else { value };
         let configuration: Configuration = serde_json::from_value(value).map_err(PluginsError::Content)?;
         let mut by_name = BTreeMap::new();
@@ -143,10 +146,14 @@ fn add_fingerprints(place: &Path, parts: &mut Vec<String>, left: &mut usize) -> 
     if !place.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Some(());
     }
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(place).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(place)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
     entries.sort();
-    entries.iter().try_for_each(|entry| add_fingerprints(entry, parts, left))
+    entries
+        .iter()
+        .try_for_each(|entry| add_fingerprints(entry, parts, left))
 }
 
 /// Why a plugin made no objects.
@@ -177,7 +184,11 @@ pub enum PluginError {
 }
 
 fn said(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!(": {words}") }
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!(": {words}")
+    }
 }
 
 /// The input of one run.
@@ -204,7 +215,14 @@ impl Run<'_> {
             PluginType::KrmFunction => {
                 for (n, item) in items(&output)?.into_iter().enumerate() {
                     let document = u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1);
-                    collector.add_rendered(&Origin { file: self.folder.clone(), line: 0, document }, item);
+                    collector.add_rendered(
+                        &Origin {
+                            file: self.folder.clone(),
+                            line: 0,
+                            document,
+                        },
+                        item,
+                    );
                 }
             }
         }
@@ -214,13 +232,20 @@ impl Run<'_> {
     async fn output(&self) -> Result<Vec<u8>, PluginError> {
         // If the agent is root, plugins run as another user, who can't access the agent's own folders.
         let is_root = rustix::process::geteuid().is_root();
-        let parent = if is_root { std::env::temp_dir() } else { self.work.to_owned() };
-        let place =
-            tempfile::Builder::new().prefix("farwater-plugin-").tempdir_in(parent).map_err(PluginError::Files)?;
+        let parent = if is_root {
+            std::env::temp_dir()
+        } else {
+            self.work.to_owned()
+        };
+        let place = tempfile::Builder::new()
+            .prefix("farwater-plugin-")
+            .tempdir_in(parent)
+            .map_err(PluginError::Files)?;
         let (input, scratch) = (place.path().join(INPUT), place.path().join(SCRATCH));
         let folder = input.join(self.folder.as_str());
         let parameters = scratch.join("parameters.json");
-        self.lay_out(&input, &scratch, &parameters).map_err(PluginError::Files)?;
+        self.lay_out(&input, &scratch, &parameters)
+            .map_err(PluginError::Files)?;
         let stdin = match self.plugin.kind {
             PluginType::Exec => Value::Object(self.parameters.clone()),
             PluginType::KrmFunction => self.resource_list(),
@@ -244,7 +269,10 @@ impl Run<'_> {
             }
             fs::write(&to, file.bytes)?;
             // Read-only, in case the kernel can't prevent writing.
-            fs::set_permissions(&to, fs::Permissions::from_mode(if file.executable { 0o500 } else { 0o400 }))?;
+            fs::set_permissions(
+                &to,
+                fs::Permissions::from_mode(if file.executable { 0o500 } else { 0o400 }),
+            )?;
         }
         Ok(())
     }
@@ -252,11 +280,22 @@ impl Run<'_> {
     fn start(&self, place: &Path, folder: &Path, parameters: &Path) -> Result<Running, PluginError> {
         let (input, scratch) = (place.join(INPUT), place.join(SCRATCH));
         let mut command = Command::new(self.watcher);
-        command.arg("confine").arg("--seconds").arg(self.time().as_secs_f64().to_string());
-        command.arg("--cpu-seconds").arg(self.limits.cpu.as_secs().max(1).to_string());
+        command
+            .arg("confine")
+            .arg("--seconds")
+            .arg(self.time().as_secs_f64().to_string());
+        command
+            .arg("--cpu-seconds")
+            .arg(self.limits.cpu.as_secs().max(1).to_string());
         command.arg("--memory-bytes").arg(self.memory().to_string());
         command.arg("--processes").arg(self.limits.processes.to_string());
-        command.arg("--place").arg(place).arg("--read").arg(&input).arg("--write").arg(&scratch);
+        command
+            .arg("--place")
+            .arg(place)
+            .arg("--read")
+            .arg(&input)
+            .arg("--write")
+            .arg(&scratch);
         for folder in &self.plugin.read {
             command.arg("--read").arg(folder);
         }
@@ -264,11 +303,24 @@ impl Run<'_> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         for word in &self.plugin.command {
             let word = word.replace("{parameters}", &text(parameters));
-            command.arg(word.replace("{folder}", &text(folder)).replace("{scratch}", &text(&scratch)));
+            command.arg(
+                word.replace("{folder}", &text(folder))
+                    .replace("{scratch}", &text(&scratch)),
+            );
         }
-        command.env_clear().env("HOME", &scratch).env("TMPDIR", &scratch).current_dir(folder);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let start = |source| PluginError::Start { program: self.watcher.to_owned(), source };
+        command
+            .env_clear()
+            .env("HOME", &scratch)
+            .env("TMPDIR", &scratch)
+            .current_dir(folder);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let start = |source| PluginError::Start {
+            program: self.watcher.to_owned(),
+            source,
+        };
         Ok(Running(Some(command.spawn().map_err(start)?)))
     }
 
@@ -278,7 +330,10 @@ impl Run<'_> {
     }
 
     fn memory(&self) -> u64 {
-        let own = self.plugin.memory_mebibytes.map_or(u64::MAX, |mebibytes| mebibytes << 20);
+        let own = self
+            .plugin
+            .memory_mebibytes
+            .map_or(u64::MAX, |mebibytes| mebibytes << 20);
         self.limits.foreign().min(own)
     }
 
@@ -303,7 +358,9 @@ struct Running(Option<Child>);
 impl Running {
     /// Its output, if it succeeded.
     async fn finish(&mut self, input: &[u8], most: usize) -> Result<Vec<u8>, PluginError> {
-        let Some(child) = &mut self.0 else { return Ok(Vec::new()) };
+        let Some(child) = &mut self.0 else {
+            return Ok(Vec::new());
+        };
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let write = async {
             if let Some(mut stdin) = stdin {
@@ -322,7 +379,10 @@ impl Running {
             Some(0) => Ok(output),
             Some(BEYOND) => Err(PluginError::Beyond(words)),
             Some(NOT_BEGUN) => Err(PluginError::NotBegun(words)),
-            code => Err(PluginError::Failed { code: code.unwrap_or(-1), words }),
+            code => Err(PluginError::Failed {
+                code: code.unwrap_or(-1),
+                words,
+            }),
         }
     }
 }
@@ -330,7 +390,12 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
-        let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) else { return };
+        let Some(pid) = child
+            .id()
+            .and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()))
+        else {
+            return;
+        };
         // The watcher ends everything that the plugin has started, and then itself.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -379,7 +444,9 @@ fn whole_lines(words: &[u8]) -> &[u8] {
 /// The beginning of a text up to the last complete word, for the same reason.
 fn whole_words(text: &str) -> &str {
     match text.char_indices().nth(MAX_WORDS) {
-        Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(whole, _)| whole),
+        Some((end, _)) => text[..end]
+            .rsplit_once(char::is_whitespace)
+            .map_or("", |(whole, _)| whole),
         None => text,
     }
 }
@@ -390,14 +457,20 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     let text = std::str::from_utf8(output).map_err(|_| fail("it is not UTF-8 text".to_owned()))?;
 
     // Enough for ten thousand objects.
-    let budget = Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() };
+    let budget = Budget {
+        nodes: 5_000_000,
+        bytes: 64 << 20,
+        ..Budget::default()
+    };
     let mut documents =
         yaml::parse(text, &budget).map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
     documents.retain(|document| !document.is_null());
     let Some(list) = (documents.len() == 1).then(|| documents.swap_remove(0)) else {
         return Err(fail(format!("it has {} documents, not one", documents.len())));
     };
-    let mut list = list.into_json().map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
+    let mut list = list
+        .into_json()
+        .map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
     if list["kind"] != "ResourceList" {
         return Err(fail(format!("its kind is {}", list["kind"])));
     }
@@ -453,14 +526,24 @@ mod tests {
     #[test]
     fn a_functions_results_can_be_errors() {
         let list = |rest: &str| format!("kind: ResourceList\n{rest}");
-        let check = |text: &str| items(text.as_bytes()).map(|items| items.len()).map_err(|error| error.to_string());
+        let check = |text: &str| {
+            items(text.as_bytes())
+                .map(|items| items.len())
+                .map_err(|error| error.to_string())
+        };
         assert_eq!(check(&list("items: [{a: 1}, {b: 2}]")), Ok(2));
         assert_eq!(check(&list("")), Ok(0));
         assert_eq!(
-            check(&list("results: [{severity: warning, message: w}, {severity: error, message: no such thing}]")),
+            check(&list(
+                "results: [{severity: warning, message: w}, {severity: error, message: no such thing}]"
+            )),
             Err("reports an error: no such thing".to_owned())
         );
-        assert!(check("kind: List\nitems: []").unwrap_err().contains("its kind is \"List\""));
+        assert!(
+            check("kind: List\nitems: []")
+                .unwrap_err()
+                .contains("its kind is \"List\"")
+        );
         assert!(check("a: 1\n---\nb: 1\n").unwrap_err().contains("2 documents"));
         assert!(check("a: [").is_err());
     }

@@ -76,11 +76,19 @@ pub struct BackendError {
 
 impl BackendError {
     pub fn lasting(problem: impl Into<String>) -> Self {
-        Self { outlook: Outlook::Lasting, problem: shorten(problem.into()), retry_after: None }
+        Self {
+            outlook: Outlook::Lasting,
+            problem: shorten(problem.into()),
+            retry_after: None,
+        }
     }
 
     pub fn passing(problem: impl Into<String>) -> Self {
-        Self { outlook: Outlook::Passing, problem: shorten(problem.into()), retry_after: None }
+        Self {
+            outlook: Outlook::Passing,
+            problem: shorten(problem.into()),
+            retry_after: None,
+        }
     }
 
     pub(crate) fn after(self, retry_after: Option<Duration>) -> Self {
@@ -110,10 +118,16 @@ pub trait Backend: Send + Sync {
 
 /// Holds an answer to the limits.
 pub(crate) fn check_size(reference: &Reference, values: &Values) -> Result<(), BackendError> {
-    let bytes: usize = values.iter().map(|(name, value)| name.len() + value.expose().len()).sum();
+    let bytes: usize = values
+        .iter()
+        .map(|(name, value)| name.len() + value.expose().len())
+        .sum();
     let path = &reference.path;
     if values.len() > MAX_VALUES {
-        let problem = format!("{path} has {} values; at most {MAX_VALUES} are read of one", values.len());
+        let problem = format!(
+            "{path} has {} values; at most {MAX_VALUES} are read of one",
+            values.len()
+        );
         return Err(BackendError::lasting(problem));
     }
     if bytes > MAX_VALUES_BYTES {
@@ -129,11 +143,19 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_an_error_and_never_a_smaller_set() {
-        let reference = Reference { path: "kv/web".into(), ..Reference::default() };
+        let reference = Reference {
+            path: "kv/web".into(),
+            ..Reference::default()
+        };
         let value = |bytes: usize| SecretBytes::new(vec![0; bytes]);
         let many = |count: usize| (0..count).map(|n| (n.to_string(), value(1))).collect::<Values>();
         assert!(check_size(&reference, &many(MAX_VALUES)).is_ok());
-        assert!(check_size(&reference, &many(MAX_VALUES + 1)).unwrap_err().to_string().contains("257 values"));
+        assert!(
+            check_size(&reference, &many(MAX_VALUES + 1))
+                .unwrap_err()
+                .to_string()
+                .contains("257 values")
+        );
         let large = vec![("a".to_owned(), value(MAX_VALUES_BYTES))];
         let error = check_size(&reference, &large).unwrap_err();
         assert!(!error.is_passing() && error.to_string().contains("bytes"), "{error}");
@@ -142,7 +164,11 @@ mod tests {
     #[test]
     fn references_have_ids_of_their_own() {
         let id = |backend: &str, namespace: &str, path: &str| {
-            Reference { namespace: namespace.into(), path: path.into() }.id(backend)
+            Reference {
+                namespace: namespace.into(),
+                path: path.into(),
+            }
+            .id(backend)
         };
         assert_eq!(id("a", "b", "c"), id("a", "b", "c"));
         for other in [id("ab", "", "c"), id("a", "bc", ""), id("", "ab", "c")] {

@@ -23,7 +23,11 @@ pub enum ReadError {
     #[error(
         "namespace {namespace} may not read {path} of backend {backend}: the hub's configuration does not allow it"
     )]
-    Forbidden { backend: String, namespace: String, path: String },
+    Forbidden {
+        backend: String,
+        namespace: String,
+        path: String,
+    },
     #[error("backend {0} has not answered yet")]
     Unread(String),
     #[error("too many references to backends: at most {MAX_KEPT}, with {MAX_KEPT_BYTES} bytes in total")]
@@ -57,7 +61,10 @@ impl Backends {
         let mut backends = Self::default();
         for named in &config.backends {
             let name = named.name.clone();
-            let backend = make(named).map_err(|problem| ConfigError::Setting { name: name.clone(), problem })?;
+            let backend = make(named).map_err(|problem| ConfigError::Setting {
+                name: name.clone(),
+                problem,
+            })?;
             backends.add(&name, backend, named.allow.clone());
         }
         Ok(backends)
@@ -65,7 +72,14 @@ impl Backends {
 
     /// One that is not made from a configuration.
     pub fn add(&mut self, name: &str, backend: Arc<dyn Backend>, allow: Vec<Allow>) {
-        self.entries.insert(name.to_owned(), Entry { backend, allow, gate: Gate::default() });
+        self.entries.insert(
+            name.to_owned(),
+            Entry {
+                backend,
+                allow,
+                gate: Gate::default(),
+            },
+        );
     }
 
     pub fn is_empty(&self) -> bool {
@@ -77,7 +91,10 @@ impl Backends {
         let entry = self.permitted(backend, reference)?;
         let read = entry.gate.pass(entry.backend.read(reference)).await;
         let read = read.and_then(|values| check_size(reference, &values).map(|()| values));
-        read.map_err(|source| ReadError::Backend { backend: backend.to_owned(), source })
+        read.map_err(|source| ReadError::Backend {
+            backend: backend.to_owned(),
+            source,
+        })
     }
 
     /// Whether it may be read: asked each time that a value is handed out, as the configuration may have changed since.
@@ -99,7 +116,10 @@ impl Backends {
     }
 
     fn permitted(&self, backend: &str, reference: &Reference) -> Result<&Entry, ReadError> {
-        let entry = self.entries.get(backend).ok_or_else(|| ReadError::Unknown(backend.to_owned()))?;
+        let entry = self
+            .entries
+            .get(backend)
+            .ok_or_else(|| ReadError::Unknown(backend.to_owned()))?;
         let Reference { namespace, path, .. } = reference;
         // What has two names would be allowed under one of them.
         let is_plain = !path.split('/').any(|part| matches!(part, "." | "..")) && !path.starts_with('/');
@@ -107,16 +127,29 @@ impl Backends {
             return Ok(entry);
         }
         let (backend, namespace, path) = (backend.to_owned(), namespace.clone(), path.clone());
-        Err(ReadError::Forbidden { backend, namespace, path })
+        Err(ReadError::Forbidden {
+            backend,
+            namespace,
+            path,
+        })
     }
 }
 
 fn make(named: &Named) -> Result<Arc<dyn Backend>, String> {
     Ok(match named {
-        Named { files: Some(config), .. } => Arc::new(Files::new(config)?),
-        Named { environment: Some(config), .. } => Arc::new(Environment::new(config)),
-        Named { vault: Some(config), .. } => Arc::new(Vault::new(config)?),
-        Named { program: Some(config), .. } => Arc::new(Program::new(config)?),
+        Named {
+            files: Some(config), ..
+        } => Arc::new(Files::new(config)?),
+        Named {
+            environment: Some(config),
+            ..
+        } => Arc::new(Environment::new(config)),
+        Named {
+            vault: Some(config), ..
+        } => Arc::new(Vault::new(config)?),
+        Named {
+            program: Some(config), ..
+        } => Arc::new(Program::new(config)?),
         _ => return Err("it is of no kind".to_owned()),
     })
 }

@@ -181,7 +181,10 @@ impl Config {
             ];
             let found = kinds.into_iter().filter(|kind| *kind).count();
             if found != 1 {
-                return Err(ConfigError::Kind { name: name.clone(), found });
+                return Err(ConfigError::Kind {
+                    name: name.clone(),
+                    found,
+                });
             }
         }
         Ok(())
@@ -239,14 +242,26 @@ mod tests {
                 Ok(config) => config.check().err().map(|error| error.to_string()).unwrap_or_default(),
                 Err(error) => error.to_string(),
             };
-            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{text}: {error}");
+            assert!(
+                error.contains(expected) && error.is_empty() == expected.is_empty(),
+                "{text}: {error}"
+            );
         };
         check("backends: [{name: a, files: {folder: /x}}]", "");
         check("backends: [{name: a}]", "it is of 0 kinds");
-        check("backends: [{name: a, files: {folder: /x}, environment: {variables: {}}}]", "it is of 2 kinds");
+        check(
+            "backends: [{name: a, files: {folder: /x}, environment: {variables: {}}}]",
+            "it is of 2 kinds",
+        );
         check("backends: [{name: hub, files: {folder: /x}}]", "a backend of every hub");
-        check("backends: [{name: A, files: {folder: /x}}]", "can't be a backend's name");
-        check("backends: [{name: a, files: {folder: /x}}, {name: a, files: {folder: /y}}]", "there twice");
+        check(
+            "backends: [{name: A, files: {folder: /x}}]",
+            "can't be a backend's name",
+        );
+        check(
+            "backends: [{name: a, files: {folder: /x}}, {name: a, files: {folder: /y}}]",
+            "there twice",
+        );
         check("refreshSeconds: 1", "between 10 and 86400");
         check("backends: [{name: a, file: {folder: /x}}]", "file");
         check(

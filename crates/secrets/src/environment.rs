@@ -18,7 +18,9 @@ pub(crate) struct Environment {
 
 impl Environment {
     pub(crate) fn new(config: &config::Environment) -> Self {
-        Self { variables: config.variables.clone() }
+        Self {
+            variables: config.variables.clone(),
+        }
     }
 }
 
@@ -31,7 +33,9 @@ impl Backend for Environment {
             .ok_or_else(|| BackendError::lasting(format!("the hub's configuration names no variables for {path:?}")))?;
         let read = |name: &String| match std::env::var_os(name) {
             Some(value) => Ok((name.clone(), SecretBytes::new(value.into_vec()))),
-            None => Err(BackendError::lasting(format!("the hub's environment has no variable {name}"))),
+            None => Err(BackendError::lasting(format!(
+                "the hub's environment has no variable {name}"
+            ))),
         };
         // In order, each once.
         names.iter().collect::<BTreeSet<_>>().into_iter().map(read).collect()

@@ -24,7 +24,9 @@ pub(crate) struct Files {
 impl Files {
     pub(crate) fn new(config: &config::Files) -> Result<Self, String> {
         match config.folder.is_absolute() {
-            true => Ok(Self { folder: config.folder.clone() }),
+            true => Ok(Self {
+                folder: config.folder.clone(),
+            }),
             false => Err(format!("folder {} is not absolute", config.folder.display())),
         }
     }
@@ -41,8 +43,14 @@ impl Backend for Files {
 
 fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
     let path = &reference.path;
-    if !Path::new(path).components().all(|part| matches!(part, Component::Normal(_))) || path.is_empty() {
-        return Err(BackendError::lasting(format!("{path:?} is no path below the backend's folder")));
+    if !Path::new(path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+        || path.is_empty()
+    {
+        return Err(BackendError::lasting(format!(
+            "{path:?} is no path below the backend's folder"
+        )));
     }
     let failed = |error: &io::Error| match error.kind() {
         io::ErrorKind::NotFound => BackendError::lasting(format!("there is no {path}")),
@@ -54,7 +62,9 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
         let real = place.canonicalize().map_err(|error| failed(&error))?;
         match real.starts_with(&root) {
             true => Ok(real),
-            false => Err(BackendError::lasting(format!("{path} leads out of the backend's folder"))),
+            false => Err(BackendError::lasting(format!(
+                "{path} leads out of the backend's folder"
+            ))),
         }
     };
     let place = within(&root.join(path))?;
@@ -63,7 +73,9 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
     let entries: Vec<(String, PathBuf)> = if place.is_dir() {
         list(&place).map_err(|error| failed(&error))?
     } else {
-        let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = Path::new(path)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
         vec![(name.unwrap_or_default(), place)]
     };
     for (name, entry) in entries {
@@ -106,7 +118,11 @@ fn list(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().into_string();
-        entries.extend(name.ok().filter(|name| !name.starts_with('.')).map(|name| (name, entry.path())));
+        entries.extend(
+            name.ok()
+                .filter(|name| !name.starts_with('.'))
+                .map(|name| (name, entry.path())),
+        );
     }
     Ok(entries)
 }
@@ -118,11 +134,17 @@ mod tests {
     use super::*;
 
     fn names(values: &Values) -> Vec<(&str, &[u8])> {
-        values.iter().map(|(name, value)| (name.as_str(), value.expose())).collect()
+        values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose()))
+            .collect()
     }
 
     fn reference(path: &str) -> Reference {
-        Reference { path: path.into(), ..Reference::default() }
+        Reference {
+            path: path.into(),
+            ..Reference::default()
+        }
     }
 
     #[test]
@@ -146,7 +168,10 @@ mod tests {
             names(&read(root.path(), &reference("web")).unwrap()),
             [("password", &b"hunter3"[..]), ("user", b"admin")]
         );
-        assert_eq!(names(&read(root.path(), &reference("web/user")).unwrap()), [("user", &b"admin"[..])]);
+        assert_eq!(
+            names(&read(root.path(), &reference("web/user")).unwrap()),
+            [("user", &b"admin"[..])]
+        );
     }
 
     #[test]
@@ -158,7 +183,10 @@ mod tests {
         symlink(outside.path().join("secret"), root.path().join("web/secret")).unwrap();
         let check = |path: &str, problem: &str| {
             let error = read(root.path(), &reference(path)).unwrap_err();
-            assert!(!error.is_passing() && error.to_string().contains(problem), "{path}: {error}");
+            assert!(
+                !error.is_passing() && error.to_string().contains(problem),
+                "{path}: {error}"
+            );
             assert!(!error.to_string().contains("hunter2"));
         };
         check("../x", "no path below");
@@ -175,12 +203,21 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("web")).unwrap();
         let error = read(root.path(), &reference("web")).unwrap_err();
-        assert!(!error.is_passing() && error.to_string().contains("web is an empty folder"), "{error}");
+        assert!(
+            !error.is_passing() && error.to_string().contains("web is an empty folder"),
+            "{error}"
+        );
         let file = fs::File::create(root.path().join("web/password")).unwrap();
         let error = read(root.path(), &reference("web")).unwrap_err();
-        assert!(error.is_passing() && error.to_string().contains("being written"), "{error}");
+        assert!(
+            error.is_passing() && error.to_string().contains("being written"),
+            "{error}"
+        );
         file.set_modified(std::time::SystemTime::now() - 2 * SETTLED).unwrap();
-        assert_eq!(names(&read(root.path(), &reference("web")).unwrap()), [("password", &b""[..])]);
+        assert_eq!(
+            names(&read(root.path(), &reference("web")).unwrap()),
+            [("password", &b""[..])]
+        );
     }
 
     #[test]
@@ -189,7 +226,15 @@ mod tests {
         fs::create_dir(root.path().join("large")).unwrap();
         fs::write(root.path().join("large/a"), vec![0; MAX_VALUES_BYTES + 1]).unwrap();
         fs::write(root.path().join("large/b"), "small").unwrap();
-        assert!(read(root.path(), &reference("large")).unwrap_err().to_string().contains("more than"));
-        assert_eq!(names(&read(root.path(), &reference("large/b")).unwrap()), [("b", &b"small"[..])]);
+        assert!(
+            read(root.path(), &reference("large"))
+                .unwrap_err()
+                .to_string()
+                .contains("more than")
+        );
+        assert_eq!(
+            names(&read(root.path(), &reference("large/b")).unwrap()),
+            [("b", &b"small"[..])]
+        );
     }
 }

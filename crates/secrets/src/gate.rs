@@ -37,7 +37,10 @@ struct State {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { turns: Semaphore::new(PARALLEL), state: Mutex::default() }
+        Self {
+            turns: Semaphore::new(PARALLEL),
+            state: Mutex::default(),
+        }
     }
 }
 
@@ -87,7 +90,11 @@ impl Gate {
         let busy = || BackendError::passing("too many wait for it already");
         let permit = permit.ok().and_then(Result::ok).ok_or_else(busy)?;
         let is_probe = self.check(true)?;
-        Ok(Turn { gate: self, is_probe, _permit: permit })
+        Ok(Turn {
+            gate: self,
+            is_probe,
+            _permit: permit,
+        })
     }
 
     /// Whether who comes now is the one that asks whether it is back, and with `begins` does so.
@@ -117,8 +124,12 @@ impl Turn<'_> {
             return;
         }
         state.failures = state.failures.saturating_add(1);
-        let doubled = FIRST_PAUSE.saturating_mul(1 << (state.failures - 1).min(10)).min(LONGEST_PAUSE);
-        let pause = error.retry_after.map_or(doubled, |wish| wish.clamp(doubled, LONGEST_PAUSE));
+        let doubled = FIRST_PAUSE
+            .saturating_mul(1 << (state.failures - 1).min(10))
+            .min(LONGEST_PAUSE);
+        let pause = error
+            .retry_after
+            .map_or(doubled, |wish| wish.clamp(doubled, LONGEST_PAUSE));
         // Hubs that have lost the same backend don't come back at the same moment.
         state.shut_until = Some(Instant::now() + pause.mul_f64(rand::random_range(0.8..=1.2)));
         state.last = Some(error.clone());
@@ -183,7 +194,10 @@ mod tests {
         let all = futures::future::join_all((0..100).map(|_| gate.pass(ask()))).await;
         assert_eq!(most.load(Ordering::Relaxed), PARALLEL);
         assert!(
-            all.iter().any(Result::is_ok) && all.iter().any(|done| done.as_ref().is_err_and(BackendError::is_passing))
+            all.iter().any(Result::is_ok)
+                && all
+                    .iter()
+                    .any(|done| done.as_ref().is_err_and(BackendError::is_passing))
         );
         let silent = gate.pass(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         assert_eq!(silent.to_string(), "no answer within 10 s");

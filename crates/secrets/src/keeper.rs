@@ -122,7 +122,11 @@ struct Item {
 
 impl Item {
     fn bytes(&self) -> usize {
-        self.values.iter().flat_map(|values| &**values).map(|(name, value)| name.len() + value.expose().len()).sum()
+        self.values
+            .iter()
+            .flat_map(|values| &**values)
+            .map(|(name, value)| name.len() + value.expose().len())
+            .sum()
     }
 
     fn known(&self) -> Known {
@@ -131,8 +135,15 @@ impl Item {
             Some(values) => Ok(Arc::clone(values)),
             None => Err(self.error.clone().unwrap_or_else(first)),
         };
-        let stale = self.error.clone().filter(|_| values.is_ok()).map(|error| Stale { since: self.read, error });
-        Known { values, stale, turn: self.turn }
+        let stale = self.error.clone().filter(|_| values.is_ok()).map(|error| Stale {
+            since: self.read,
+            error,
+        });
+        Known {
+            values,
+            stale,
+            turn: self.turn,
+        }
     }
 
     /// What a read has brought; none where that is no news.
@@ -145,7 +156,10 @@ impl Item {
                 self.read = now();
                 let kept = (!was_known || !keys.is_empty()).then(|| {
                     let values = self.values.insert(Arc::new(values));
-                    Kept { read: self.read, values: encode_values(values) }
+                    Kept {
+                        read: self.read,
+                        values: encode_values(values),
+                    }
                 });
                 (was_known.then_some(keys), was_old && was_known, kept)
             }
@@ -163,7 +177,13 @@ impl Item {
         };
         let is_news = is_age || keys.as_ref().is_none_or(|keys| !keys.is_empty());
         let (backend, reference) = (self.backend.clone(), self.reference.clone());
-        is_news.then_some(Changed { backend, reference, keys, is_age, kept })
+        is_news.then_some(Changed {
+            backend,
+            reference,
+            keys,
+            is_age,
+            kept,
+        })
     }
 }
 
@@ -282,7 +302,8 @@ impl<S: Shelf> Keeper<S> {
     /// down that it uses it.
     pub fn retain(&self, used: &HashSet<String>) {
         let moment = Instant::now().checked_sub(self.refresh);
-        self.items().retain(|id, item| used.contains(id) || moment.is_none_or(|moment| item.begun > moment));
+        self.items()
+            .retain(|id, item| used.contains(id) || moment.is_none_or(|moment| item.begun > moment));
     }
 
     /// Whether it is kept in memory, by its id.
@@ -324,7 +345,11 @@ impl<S: Shelf> Keeper<S> {
         let mut running = FuturesUnordered::new();
         let mut earliest = Instant::now();
         loop {
-            let due = if running.len() < PARALLEL { self.items().next_due() } else { None };
+            let due = if running.len() < PARALLEL {
+                self.items().next_due()
+            } else {
+                None
+            };
             let wait = async {
                 match &due {
                     Some((at, _)) => sleep_until((*at).max(earliest)).await,
@@ -354,7 +379,11 @@ impl<S: Shelf> Keeper<S> {
         match self.shelf.load(id).await {
             Ok(kept) => kept.and_then(|kept| Some((decode_values(&kept.values)?, kept.read))),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, backend, "the last values can't be loaded");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    backend,
+                    "the last values can't be loaded"
+                );
                 None
             }
         }
@@ -446,10 +475,18 @@ impl<S: Shelf> Keeper<S> {
 
 /// Names that are in one of them alone, or have another value.
 fn differing(before: Option<&Values>, after: &Values) -> Vec<String> {
-    let before: BTreeMap<_, _> = before.into_iter().flatten().map(|(name, value)| (name, value)).collect();
+    let before: BTreeMap<_, _> = before
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name, value))
+        .collect();
     let after: BTreeMap<_, _> = after.iter().map(|(name, value)| (name, value)).collect();
     let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).copied().collect();
-    names.into_iter().filter(|name| before.get(name) != after.get(name)).cloned().collect()
+    names
+        .into_iter()
+        .filter(|name| before.get(name) != after.get(name))
+        .cloned()
+        .collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -60,7 +60,10 @@ impl Memory {
     /// As the hub does with what has changed.
     fn save(&self, changed: &[Changed]) {
         for changed in changed {
-            let kept = changed.kept.clone().map(|kept| (changed.reference.id(&changed.backend), kept));
+            let kept = changed
+                .kept
+                .clone()
+                .map(|kept| (changed.reference.id(&changed.backend), kept));
             lock(&self.0).extend(kept);
         }
     }
@@ -68,7 +71,10 @@ impl Memory {
 
 fn keeper(backend: &Arc<Scripted>, shelf: &Memory) -> Arc<Keeper<Memory>> {
     let mut backends = Backends::default();
-    let allow = Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] };
+    let allow = Allow {
+        namespaces: vec!["team".to_owned()],
+        paths: vec![String::new()],
+    };
     backends.add("b", Arc::clone(backend) as Arc<dyn Backend>, vec![allow]);
     let keeper = Arc::new(Keeper::new(backends, REFRESH, shelf.clone()));
     let runs = Arc::clone(&keeper);
@@ -77,7 +83,10 @@ fn keeper(backend: &Arc<Scripted>, shelf: &Memory) -> Arc<Keeper<Memory>> {
 }
 
 fn reference(path: &str) -> Reference {
-    Reference { namespace: "team".into(), path: path.into() }
+    Reference {
+        namespace: "team".into(),
+        path: path.into(),
+    }
 }
 
 /// What is known once anything is.
@@ -111,7 +120,18 @@ async fn what_was_read_is_known_at_once_and_follows_its_changes() {
     }
     assert_eq!(backend.asked(), 1);
     let first = keeper.take_changed();
-    assert!(matches!(&first[..], [Changed { keys: None, is_age: false, kept: Some(_), .. }]), "{first:?}");
+    assert!(
+        matches!(
+            &first[..],
+            [Changed {
+                keys: None,
+                is_age: false,
+                kept: Some(_),
+                ..
+            }]
+        ),
+        "{first:?}"
+    );
     let turn = known(&keeper, "b", "web").await.turn;
     changes.mark_unchanged();
     backend.set("two");
@@ -119,7 +139,17 @@ async fn what_was_read_is_known_at_once_and_follows_its_changes() {
     assert_eq!(value(&keeper, "web").await.0, "two");
     assert!(keeper.peek("b", &reference("web")).unwrap().turn > turn);
     let changed = keeper.take_changed();
-    let [Changed { keys: Some(keys), is_age: false, kept: Some(_), .. }] = &changed[..] else { panic!("{changed:?}") };
+    let [
+        Changed {
+            keys: Some(keys),
+            is_age: false,
+            kept: Some(_),
+            ..
+        },
+    ] = &changed[..]
+    else {
+        panic!("{changed:?}")
+    };
     assert_eq!(keys, &["password"]);
     assert!(keeper.take_changed().is_empty());
 }
@@ -145,20 +175,49 @@ async fn why_nothing_was_ever_read_is_told_and_what_comes_then() {
     let keeper = keeper(&backend, &Memory::default());
     let mut changes = keeper.changes();
     for (error, expected) in [
-        (BackendError::passing("connection refused"), "backend b: connection refused"),
-        (BackendError::lasting("Vault has nothing at web"), "backend b: Vault has nothing at web"),
+        (
+            BackendError::passing("connection refused"),
+            "backend b: connection refused",
+        ),
+        (
+            BackendError::lasting("Vault has nothing at web"),
+            "backend b: Vault has nothing at web",
+        ),
     ] {
         backend.fail(error);
         known(&keeper, "b", "web").await;
         changes.changed().await.unwrap();
-        assert_eq!(known(&keeper, "b", "web").await.values.unwrap_err().to_string(), expected);
+        assert_eq!(
+            known(&keeper, "b", "web").await.values.unwrap_err().to_string(),
+            expected
+        );
         let changed = keeper.take_changed();
-        assert!(matches!(&changed[..], [Changed { keys: None, kept: None, .. }]), "{changed:?}");
+        assert!(
+            matches!(
+                &changed[..],
+                [Changed {
+                    keys: None,
+                    kept: None,
+                    ..
+                }]
+            ),
+            "{changed:?}"
+        );
     }
     backend.set("one");
     changes.changed().await.unwrap();
     let changed = keeper.take_changed();
-    assert!(matches!(&changed[..], [Changed { keys: None, kept: Some(_), .. }]), "{changed:?}");
+    assert!(
+        matches!(
+            &changed[..],
+            [Changed {
+                keys: None,
+                kept: Some(_),
+                ..
+            }]
+        ),
+        "{changed:?}"
+    );
     assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
 }
 
@@ -196,9 +255,12 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
         assert_eq!(value(&keeper, &n.to_string()).await, ("two".to_owned(), false), "{n}");
     }
     let asked = lock(&backend.now).clone();
-    let busiest = asked
-        .iter()
-        .map(|at| asked.iter().filter(|other| **other >= *at && **other < *at + Duration::from_secs(1)).count());
+    let busiest = asked.iter().map(|at| {
+        asked
+            .iter()
+            .filter(|other| **other >= *at && **other < *at + Duration::from_secs(1))
+            .count()
+    });
     let busiest = busiest.max().unwrap();
     assert!(busiest <= 25, "{busiest} in one second");
 }
@@ -214,7 +276,17 @@ async fn what_was_old_for_the_process_before_is_told_to_be_old_no_more() {
     assert_eq!(value(&restarted, "web").await, ("one".to_owned(), false));
     restarted.changes().changed().await.unwrap();
     let told = restarted.take_changed();
-    let [Changed { keys: Some(keys), is_age: true, kept: None, .. }] = &told[..] else { panic!("{told:?}") };
+    let [
+        Changed {
+            keys: Some(keys),
+            is_age: true,
+            kept: None,
+            ..
+        },
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
     assert!(keys.is_empty());
     tokio::time::sleep(REFRESH * 3).await;
     assert!(restarted.take_changed().is_empty(), "and that once");
@@ -238,7 +310,10 @@ async fn a_value_that_was_removed_stays_and_is_told() {
     assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
     let told = keeper.take_changed();
     assert_eq!(told.len(), 2);
-    assert!(told.iter().all(|changed| changed.is_age && changed.keys.as_ref().is_some_and(Vec::is_empty)));
+    assert!(
+        told.iter()
+            .all(|changed| changed.is_age && changed.keys.as_ref().is_some_and(Vec::is_empty))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +327,12 @@ async fn a_slow_backend_holds_up_no_other() {
     }
     let (quick, shelf) = (Arc::new(Scripted::default()), Memory::default());
     quick.set("one");
-    let allow = || vec![Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] }];
+    let allow = || {
+        vec![Allow {
+            namespaces: vec!["team".to_owned()],
+            paths: vec![String::new()],
+        }]
+    };
     let mut backends = Backends::default();
     backends.add("quick", Arc::clone(&quick) as Arc<dyn Backend>, allow());
     backends.add("silent", Arc::new(Silent), allow());
@@ -281,7 +361,10 @@ async fn no_more_is_kept_than_fits_into_memory() {
             Ok(vec![("a".to_owned(), SecretBytes::new(vec![7; 300 << 10]))])
         }
     }
-    let allow = vec![Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] }];
+    let allow = vec![Allow {
+        namespaces: vec!["team".to_owned()],
+        paths: vec![String::new()],
+    }];
     let mut backends = Backends::default();
     backends.add("large", Arc::new(Large), allow);
     let keeper = Arc::new(Keeper::new(backends, REFRESH, Memory::default()));
@@ -295,9 +378,15 @@ async fn no_more_is_kept_than_fits_into_memory() {
         count += 1;
     }
     assert_eq!(count, MAX_KEPT_BYTES.div_ceil((300 << 10) + 1));
-    assert!(matches!(keeper.get("large", &reference("more")).await, Err(ReadError::TooMuch)));
+    assert!(matches!(
+        keeper.get("large", &reference("more")).await,
+        Err(ReadError::TooMuch)
+    ));
     tokio::time::sleep(REFRESH * 3).await;
-    assert!(keeper.get("large", &reference("0")).await.unwrap().values.is_ok(), "those of before are read on");
+    assert!(
+        keeper.get("large", &reference("0")).await.unwrap().values.is_ok(),
+        "those of before are read on"
+    );
     keeper.retain(&HashSet::new());
     assert_eq!(keeper.items().bytes, 0);
     assert!(keeper.get("large", &reference("more")).await.is_ok());
@@ -309,12 +398,24 @@ async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
     let keeper = keeper(&backend, &shelf);
     backend.set("one");
     value(&keeper, "web").await;
-    let foreign = Reference { namespace: "other".into(), ..reference("web") };
+    let foreign = Reference {
+        namespace: "other".into(),
+        ..reference("web")
+    };
     let error = keeper.get("b", &foreign).await.unwrap_err().to_string();
-    assert!(error.contains("namespace other may not read web of backend b"), "{error}");
+    assert!(
+        error.contains("namespace other may not read web of backend b"),
+        "{error}"
+    );
     assert!(keeper.get("absent", &reference("web")).await.is_err());
     for path in ["../web", "/web", "a/./b"] {
-        assert!(matches!(keeper.get("b", &reference(path)).await, Err(ReadError::Forbidden { .. })), "{path}");
+        assert!(
+            matches!(
+                keeper.get("b", &reference(path)).await,
+                Err(ReadError::Forbidden { .. })
+            ),
+            "{path}"
+        );
     }
     // Not at once: who asks has yet to write down that it uses it.
     keeper.retain(&HashSet::new());
@@ -327,7 +428,10 @@ async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
 
 #[test]
 fn values_are_read_back_from_the_shelf() {
-    let values = vec![("a".to_owned(), SecretBytes::new([0, 255])), (String::new(), SecretBytes::new(""))];
+    let values = vec![
+        ("a".to_owned(), SecretBytes::new([0, 255])),
+        (String::new(), SecretBytes::new("")),
+    ];
     assert_eq!(decode_values(&encode_values(&values)).unwrap(), values);
     let bytes = encode_values(&values);
     assert!(decode_values(&bytes[..bytes.len() - 1]).is_none());

@@ -41,9 +41,10 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn new(config: &config::Program) -> Result<Self, String> {
         match config.command.first() {
-            Some(program) if Path::new(program).is_absolute() => {
-                Ok(Self { command: config.command.clone(), environment: config.environment.clone() })
-            }
+            Some(program) if Path::new(program).is_absolute() => Ok(Self {
+                command: config.command.clone(),
+                environment: config.environment.clone(),
+            }),
             Some(program) => Err(format!("program {program} is not named by an absolute path")),
             None => Err("command is empty".to_owned()),
         }
@@ -51,8 +52,16 @@ impl Program {
 
     fn spawn(&self) -> std::io::Result<Running> {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env_clear().envs(&self.environment).current_dir("/");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        command
+            .args(&self.command[1..])
+            .env_clear()
+            .envs(&self.environment)
+            .current_dir("/");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
         command.spawn().map(Running)
     }
 }
@@ -80,7 +89,12 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(group) = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
+        if let Some(group) = self
+            .0
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+        {
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -121,16 +135,34 @@ impl Backend for Program {
         let mut running = self.spawn().map_err(failed)?;
         let (status, output) = running.exchange(input.to_string().as_bytes()).await.map_err(failed)?;
         if output.len() > MAX_OUTPUT {
-            return Err(BackendError::lasting(format!("{program} has printed more than {MAX_OUTPUT} bytes")));
+            return Err(BackendError::lasting(format!(
+                "{program} has printed more than {MAX_OUTPUT} bytes"
+            )));
         }
         // What is wrong in it may be a value: nothing of it is told.
         let answer: Option<Answer> = serde_json::from_slice(&output).ok();
         match (answer, status.success()) {
-            (Some(Answer { error: Some(error), passing: true, .. }), _) => Err(BackendError::passing(error)),
+            (
+                Some(Answer {
+                    error: Some(error),
+                    passing: true,
+                    ..
+                }),
+                _,
+            ) => Err(BackendError::passing(error)),
             (Some(Answer { error: Some(error), .. }), _) => Err(BackendError::lasting(error)),
-            (Some(Answer { values: Some(values), .. }), true) => decode(program, values),
-            (_, false) => Err(BackendError::passing(format!("{program} has ended with {status} and no answer"))),
-            (_, true) => Err(BackendError::lasting(format!("{program} has printed no JSON with values or an error"))),
+            (
+                Some(Answer {
+                    values: Some(values), ..
+                }),
+                true,
+            ) => decode(program, values),
+            (_, false) => Err(BackendError::passing(format!(
+                "{program} has ended with {status} and no answer"
+            ))),
+            (_, true) => Err(BackendError::lasting(format!(
+                "{program} has printed no JSON with values or an error"
+            ))),
         }
     }
 }
@@ -140,7 +172,9 @@ fn decode(program: &str, values: BTreeMap<String, Value>) -> Result<Values, Back
         Value::Text(text) => Ok((name, SecretBytes::new(text))),
         Value::Bytes { base64 } => match STANDARD.decode(base64) {
             Ok(bytes) => Ok((name, SecretBytes::new(bytes))),
-            Err(_) => Err(BackendError::lasting(format!("{program}: the base64 of {name:?} is damaged"))),
+            Err(_) => Err(BackendError::lasting(format!(
+                "{program}: the base64 of {name:?} is damaged"
+            ))),
         },
     };
     values.into_iter().map(decode).collect()
@@ -154,12 +188,18 @@ mod tests {
 
     fn shell(script: &str) -> Program {
         let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-        Program::new(&config::Program { command, environment: BTreeMap::from([("NAME".to_owned(), "x".to_owned())]) })
-            .unwrap()
+        Program::new(&config::Program {
+            command,
+            environment: BTreeMap::from([("NAME".to_owned(), "x".to_owned())]),
+        })
+        .unwrap()
     }
 
     async fn run(script: &str) -> Result<Values, BackendError> {
-        let reference = Reference { namespace: "team".into(), path: "web".into() };
+        let reference = Reference {
+            namespace: "team".into(),
+            path: "web".into(),
+        };
         shell(script).read(&reference).await
     }
 
@@ -168,7 +208,10 @@ mod tests {
         let script = r#"read -r line; printf '{"values": {"in": "%s", "env": "%s", "bytes": {"base64": "AP8="}}}' \
                         "$(printf %s "$line" | tr -d '"')" "$(env | grep -v '^PWD=\|^_=\|^SHLVL=\|^OLDPWD=' | tr '\n' ' ')""#;
         let values = run(script).await.unwrap();
-        let texts: Vec<_> = values.iter().map(|(name, value)| (name.as_str(), value.expose().to_vec())).collect();
+        let texts: Vec<_> = values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose().to_vec()))
+            .collect();
         assert_eq!(texts[0], ("bytes", vec![0, 255]));
         assert_eq!(texts[1], ("env", b"NAME=x ".to_vec()));
         let line = String::from_utf8(texts[2].1.clone()).unwrap();
@@ -179,19 +222,41 @@ mod tests {
     async fn what_goes_wrong_is_told_without_what_was_printed() {
         let check = async |script: &str, passing: bool, problem: &str| {
             let error = run(script).await.unwrap_err();
-            assert!(error.is_passing() == passing && error.to_string().contains(problem), "{script}: {error:?}");
+            assert!(
+                error.is_passing() == passing && error.to_string().contains(problem),
+                "{script}: {error:?}"
+            );
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
         };
         check(r#"echo '{"error": "there is no web"}'"#, false, "there is no web").await;
-        check(r#"echo '{"error": "it is locked", "passing": true}'; exit 1"#, true, "it is locked").await;
+        check(
+            r#"echo '{"error": "it is locked", "passing": true}'; exit 1"#,
+            true,
+            "it is locked",
+        )
+        .await;
         check("echo hunter2; echo hunter2 >&2; exit 3", true, "exit status: 3").await;
         check("echo hunter2", false, "no JSON").await;
-        check(r#"echo '{"values": {"a": {"base64": "hunter2 "}}}'"#, false, "the base64 of \"a\" is damaged").await;
+        check(
+            r#"echo '{"values": {"a": {"base64": "hunter2 "}}}'"#,
+            false,
+            "the base64 of \"a\" is damaged",
+        )
+        .await;
         check(r#"echo '{"values": {"hunter2": 5}}'"#, false, "no JSON").await;
         check("yes hunter2", false, "more than").await;
-        let absent = Program::new(&config::Program { command: vec!["/absent".into()], environment: BTreeMap::new() });
+        let absent = Program::new(&config::Program {
+            command: vec!["/absent".into()],
+            environment: BTreeMap::new(),
+        });
         assert!(
-            absent.unwrap().read(&Reference::default()).await.unwrap_err().to_string().contains("/absent can't be run")
+            absent
+                .unwrap()
+                .read(&Reference::default())
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("/absent can't be run")
         );
     }
 
@@ -200,7 +265,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pids");
         let script = format!("sleep 60 & echo $! $$ > {}; wait", file.display());
-        assert!(tokio::time::timeout(Duration::from_millis(500), run(&script)).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(500), run(&script))
+                .await
+                .is_err()
+        );
         let is_gone = |pid: &str| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             status.is_empty() || status.contains("State:\tZ")

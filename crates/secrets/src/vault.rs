@@ -63,7 +63,9 @@ impl Vault {
         let mut mounts = BTreeMap::new();
         for (mount, version) in &config.mounts {
             if !matches!(version, 1 | 2) {
-                return Err(format!("mount {mount} is of version {version}; key-value engines are of 1 or 2"));
+                return Err(format!(
+                    "mount {mount} is of version {version}; key-value engines are of 1 or 2"
+                ));
             }
             mounts.insert(mount.trim_matches('/').to_owned(), *version);
         }
@@ -77,13 +79,23 @@ impl Vault {
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
         let tls = tls(config.ca_file.as_deref())?;
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connector);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .build(connector);
-        Ok(Self { http, address, namespace, mounts, auth: config.auth.clone(), token: Mutex::new(None) })
+        Ok(Self {
+            http,
+            address,
+            namespace,
+            mounts,
+            auth: config.auth.clone(),
+            token: Mutex::new(None),
+        })
     }
 
     /// The path in Vault's API of a secret.
@@ -125,17 +137,25 @@ impl Vault {
             request = request.header("x-vault-token", value);
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request =
-            request.body(Full::new(body)).map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
+        let request = request
+            .body(Full::new(body))
+            .map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
         let failed = |error: &dyn std::error::Error| {
             BackendError::passing(format!("Vault can't be reached: {}", innermost(error)))
         };
         let answer = self.http.request(request).await.map_err(|error| failed(&error))?;
         let (parts, body) = answer.into_parts();
-        let retry_after = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = parts
+            .headers
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         let body = Limited::new(body, MAX_ANSWER).collect().await;
         let body = body.map_err(|error| failed(&*error))?.to_bytes();
-        Ok((parts.status, retry_after.map(Duration::from_secs), Zeroizing::new(body.to_vec())))
+        Ok((
+            parts.status,
+            retry_after.map(Duration::from_secs),
+            Zeroizing::new(body.to_vec()),
+        ))
     }
 
     async fn token(&self) -> Result<Zeroizing<String>, BackendError> {
@@ -168,13 +188,24 @@ impl Vault {
         let (mount, body) = match &self.auth {
             Auth::Token { file } => {
                 let text = read_credential(file).await?;
-                return Ok(Token { text, until: Instant::now() });
+                return Ok(Token {
+                    text,
+                    until: Instant::now(),
+                });
             }
-            Auth::AppRole { mount, role_id, secret_id_file } => {
+            Auth::AppRole {
+                mount,
+                role_id,
+                secret_id_file,
+            } => {
                 let secret = read_credential(secret_id_file).await?;
                 (mount, json!({"role_id": role_id, "secret_id": secret.as_str()}))
             }
-            Auth::Kubernetes { mount, role, token_file } => {
+            Auth::Kubernetes {
+                mount,
+                role,
+                token_file,
+            } => {
                 let token = read_credential(token_file).await?;
                 (mount, json!({"role": role, "jwt": token.as_str()}))
             }
@@ -206,7 +237,10 @@ impl Vault {
             0 => Duration::from_secs(3600),
             seconds => Duration::from_secs(seconds.min(86_400)) * 2 / 3,
         };
-        Ok(Token { text: Zeroizing::new(answer.auth.client_token), until: Instant::now() + lease })
+        Ok(Token {
+            text: Zeroizing::new(answer.auth.client_token),
+            until: Instant::now() + lease,
+        })
     }
 }
 
@@ -243,7 +277,12 @@ fn parse(body: &[u8], version: u8) -> Option<Values> {
     }
     let data: BTreeMap<String, Value> = match version {
         1 => serde_json::from_slice::<Answer<_>>(body).ok()?.data,
-        _ => serde_json::from_slice::<Answer<Answer<Option<_>>>>(body).ok()?.data.data?,
+        _ => {
+            serde_json::from_slice::<Answer<Answer<Option<_>>>>(body)
+                .ok()?
+                .data
+                .data?
+        }
     };
     let value = |value| match value {
         Value::String(text) => SecretBytes::new(text),
@@ -282,7 +321,9 @@ async fn read_credential(file: &Path) -> Result<Zeroizing<String>, BackendError>
         if fs::metadata(file)?.len() > MAX_CREDENTIAL {
             return Err(std::io::ErrorKind::FileTooLarge.into());
         }
-        Ok(Zeroizing::new(Zeroizing::new(fs::read_to_string(file)?).trim().to_owned()))
+        Ok(Zeroizing::new(
+            Zeroizing::new(fs::read_to_string(file)?).trim().to_owned(),
+        ))
     };
     read().map_err(|error| BackendError::passing(format!("{} can't be read: {}", file.display(), error.kind())))
 }
@@ -290,7 +331,10 @@ async fn read_credential(file: &Path) -> Result<Zeroizing<String>, BackendError>
 fn check_address(address: &str) -> Result<(), String> {
     let uri: Uri = address.parse().map_err(|_| format!("address {address:?} is no URL"))?;
     let host = uri.host().unwrap_or_default();
-    let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@')) && uri.query().is_none();
+    let is_bare = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'))
+        && uri.query().is_none();
     if !is_bare || uri.path() != "/" {
         return Err(format!("address {address:?} is not https://HOST[:PORT]"));
     }
@@ -299,7 +343,9 @@ fn check_address(address: &str) -> Result<(), String> {
     match uri.scheme_str() {
         Some("https") => Ok(()),
         Some("http") if is_here => Ok(()),
-        _ => Err(format!("address {address:?} has no TLS: values would be readable on their way")),
+        _ => Err(format!(
+            "address {address:?} has no TLS: values would be readable on their way"
+        )),
     }
 }
 
@@ -311,7 +357,9 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
             let pem = fs::read(path).map_err(|error| unusable(error.kind().to_string()))?;
             for certificate in CertificateDer::pem_slice_iter(&pem) {
                 let certificate = certificate.map_err(|_| unusable("it is no PEM".to_owned()))?;
-                roots.add(certificate).map_err(|_| unusable("a certificate in it is damaged".to_owned()))?;
+                roots
+                    .add(certificate)
+                    .map_err(|_| unusable("a certificate in it is damaged".to_owned()))?;
             }
             if roots.is_empty() {
                 return Err(unusable("there is no certificate in it".to_owned()));
@@ -331,7 +379,13 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
 fn escape(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
     path.bytes()
-        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| {
+            if is_plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
         .collect()
 }
 
@@ -360,14 +414,21 @@ mod tests {
 
     #[test]
     fn values_never_travel_in_the_clear() {
-        for address in
-            ["https://vault.example.com", "https://[::1]:8200/", "http://127.0.0.1:8200", "http://localhost:1"]
-        {
+        for address in [
+            "https://vault.example.com",
+            "https://[::1]:8200/",
+            "http://127.0.0.1:8200",
+            "http://localhost:1",
+        ] {
             assert!(vault(address).is_ok(), "{address}");
         }
-        for address in
-            ["http://vault.example.com", "vault", "https://user@vault", "https://vault/path", "ftp://127.0.0.1"]
-        {
+        for address in [
+            "http://vault.example.com",
+            "vault",
+            "https://user@vault",
+            "https://vault/path",
+            "ftp://127.0.0.1",
+        ] {
             assert!(vault(address).is_err(), "{address}");
         }
     }
@@ -376,7 +437,10 @@ mod tests {
     fn a_path_is_found_below_its_longest_mount() {
         let vault = vault("https://vault").unwrap();
         let check = |path: &str, expected: Result<&str, &str>| {
-            let found = vault.locate(&Reference { path: path.into(), ..Reference::default() });
+            let found = vault.locate(&Reference {
+                path: path.into(),
+                ..Reference::default()
+            });
             let found = found.map(|(path, _)| path).map_err(|error| error.to_string());
             match expected {
                 Ok(path) => assert_eq!(found.as_deref(), Ok(path)),
@@ -403,7 +467,10 @@ mod tests {
     #[test]
     fn answers_of_both_versions_are_read() {
         let names = |values: Values| -> Vec<(String, Vec<u8>)> {
-            values.into_iter().map(|(name, value)| (name, value.expose().to_vec())).collect()
+            values
+                .into_iter()
+                .map(|(name, value)| (name, value.expose().to_vec()))
+                .collect()
         };
         let one = parse(br#"{"data": {"a": "x", "n": 5, "o": {"k": [1]}}}"#, 1).unwrap();
         let expected = [("a", &b"x"[..]), ("n", b"5"), ("o", b"{\"k\":[1]}")]

@@ -26,13 +26,25 @@ struct Rig {
 impl Rig {
     async fn new() -> Self {
         let vault = Vault::start().await.unwrap();
-        vault.put("sys/mounts/kv", &json!({"type": "kv", "options": {"version": "2"}})).await.unwrap();
-        vault.put("sys/mounts/old", &json!({"type": "kv", "options": {"version": "1"}})).await.unwrap();
+        vault
+            .put("sys/mounts/kv", &json!({"type": "kv", "options": {"version": "2"}}))
+            .await
+            .unwrap();
+        vault
+            .put("sys/mounts/old", &json!({"type": "kv", "options": {"version": "1"}}))
+            .await
+            .unwrap();
         vault.put("kv/config", &json!({"max_versions": 5})).await.unwrap();
         let policy =
             "path \"kv/data/team-a/*\" { capabilities = [\"read\"] } path \"old/*\" { capabilities = [\"read\"] }";
-        vault.put("sys/policies/acl/reader", &json!({"policy": policy})).await.unwrap();
-        Self { vault, folder: tempfile::tempdir().unwrap() }
+        vault
+            .put("sys/policies/acl/reader", &json!({"policy": policy}))
+            .await
+            .unwrap();
+        Self {
+            vault,
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn file(&self, name: &str, content: &str) -> String {
@@ -53,8 +65,11 @@ impl Rig {
     }
 
     async fn token(&self, period: &str) -> String {
-        let made =
-            self.vault.put("auth/token/create", &json!({"policies": ["reader"], "period": period})).await.unwrap();
+        let made = self
+            .vault
+            .put("auth/token/create", &json!({"policies": ["reader"], "period": period}))
+            .await
+            .unwrap();
         made["auth"]["client_token"].as_str().unwrap().to_owned()
     }
 
@@ -65,11 +80,17 @@ impl Rig {
 }
 
 fn reference(path: &str) -> Reference {
-    Reference { namespace: "team-a".into(), path: path.into() }
+    Reference {
+        namespace: "team-a".into(),
+        path: path.into(),
+    }
 }
 
 fn texts(values: &Values) -> Vec<(&str, String)> {
-    values.iter().map(|(name, value)| (name.as_str(), String::from_utf8(value.expose().to_vec()).unwrap())).collect()
+    values
+        .iter()
+        .map(|(name, value)| (name.as_str(), String::from_utf8(value.expose().to_vec()).unwrap()))
+        .collect()
 }
 
 #[track_caller]
@@ -90,7 +111,11 @@ async fn values_of_both_versions_are_read_and_what_is_wrong_is_told() {
     }
     rig.vault.put("old/db", &json!({"password": CANARY})).await.unwrap();
     let all = read("kv/team-a/db").await.unwrap();
-    let expected = [("more", "{\"a\":[1]}".to_owned()), ("password", CANARY.to_owned()), ("port", "5432".to_owned())];
+    let expected = [
+        ("more", "{\"a\":[1]}".to_owned()),
+        ("password", CANARY.to_owned()),
+        ("port", "5432".to_owned()),
+    ];
     assert_eq!(texts(&all), expected);
     assert_eq!(texts(&read("old/db").await.unwrap()), [("password", CANARY.to_owned())]);
 
@@ -108,17 +133,34 @@ async fn values_of_both_versions_are_read_and_what_is_wrong_is_told() {
     lasting("kv/team-a/large", "bytes; at most").await;
 
     rig.vault.put("sys/seal", &json!({})).await.unwrap();
-    check_error(read("old/db").await.unwrap_err(), Outlook::Passing, "Vault is not ready (503");
+    check_error(
+        read("old/db").await.unwrap_err(),
+        Outlook::Passing,
+        "Vault is not ready (503",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
     let rig = Rig::new().await;
     rig.vault.put("old/db", &json!({"password": CANARY})).await.unwrap();
-    rig.vault.put("sys/auth/approle", &json!({"type": "approle"})).await.unwrap();
-    rig.vault.put("auth/approle/role/hub", &json!({"token_policies": ["reader"], "token_ttl": "1h"})).await.unwrap();
+    rig.vault
+        .put("sys/auth/approle", &json!({"type": "approle"}))
+        .await
+        .unwrap();
+    rig.vault
+        .put(
+            "auth/approle/role/hub",
+            &json!({"token_policies": ["reader"], "token_ttl": "1h"}),
+        )
+        .await
+        .unwrap();
     let role = rig.vault.get("auth/approle/role/hub/role-id").await.unwrap();
-    let secret = rig.vault.put("auth/approle/role/hub/secret-id", &json!({})).await.unwrap();
+    let secret = rig
+        .vault
+        .put("auth/approle/role/hub/secret-id", &json!({}))
+        .await
+        .unwrap();
     let secret = secret["data"]["secret_id"].as_str().unwrap().to_owned();
     let file = rig.file("secret-id", &secret);
     let auth = json!({"appRole": {"roleId": role["data"]["role_id"], "secretIdFile": file}});
@@ -127,19 +169,42 @@ async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
     for _ in 0..5 {
         assert_eq!(texts(&read().await.unwrap()), [("password", CANARY.to_owned())]);
     }
-    let logins = || rig.vault.requests().iter().filter(|path| *path == "auth/approle/login").count();
+    let logins = || {
+        rig.vault
+            .requests()
+            .iter()
+            .filter(|path| *path == "auth/approle/login")
+            .count()
+    };
     assert_eq!(logins(), 1);
     // Taken back: the hub gets another one by itself.
-    rig.vault.put("sys/leases/revoke-prefix/auth/approle", &json!({})).await.unwrap();
+    rig.vault
+        .put("sys/leases/revoke-prefix/auth/approle", &json!({}))
+        .await
+        .unwrap();
     assert!(read().await.is_ok());
     assert_eq!(logins(), 2);
     // A secret id that was replaced is read anew from its file.
-    rig.vault.put("auth/approle/role/hub/secret-id/destroy", &json!({"secret_id": secret})).await.unwrap();
-    rig.vault.put("sys/leases/revoke-prefix/auth/approle", &json!({})).await.unwrap();
+    rig.vault
+        .put("auth/approle/role/hub/secret-id/destroy", &json!({"secret_id": secret}))
+        .await
+        .unwrap();
+    rig.vault
+        .put("sys/leases/revoke-prefix/auth/approle", &json!({}))
+        .await
+        .unwrap();
     let error = read().await.unwrap_err();
     assert!(!error.to_string().contains(&secret));
-    check_error(error, Outlook::Lasting, "Vault refuses the hub's sign-in at auth/approle");
-    let next = rig.vault.put("auth/approle/role/hub/secret-id", &json!({})).await.unwrap();
+    check_error(
+        error,
+        Outlook::Lasting,
+        "Vault refuses the hub's sign-in at auth/approle",
+    );
+    let next = rig
+        .vault
+        .put("auth/approle/role/hub/secret-id", &json!({}))
+        .await
+        .unwrap();
     rig.file("secret-id", next["data"]["secret_id"].as_str().unwrap());
     assert!(read().await.is_ok());
 }
@@ -151,7 +216,13 @@ async fn account(plane: &Plane, namespace: &str, name: &str) -> String {
     let account = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
     accounts.create(&PostParams::default(), &account).await.unwrap();
     let asked: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
-    accounts.create_token_request(name, &PostParams::default(), &asked).await.unwrap().status.unwrap().token
+    accounts
+        .create_token_request(name, &PostParams::default(), &asked)
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .token
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,18 +230,29 @@ async fn the_hub_signs_in_by_its_service_account() {
     let (rig, plane) = (Rig::new().await, shared(1).await.unwrap());
     rig.vault.put("old/db", &json!({"password": CANARY})).await.unwrap();
     let namespace = plane.namespace("vault").await.unwrap();
-    let (hub, reviewer) = (account(plane, &namespace, "hub").await, account(plane, &namespace, "reviewer").await);
+    let (hub, reviewer) = (
+        account(plane, &namespace, "hub").await,
+        account(plane, &namespace, "reviewer").await,
+    );
     let bindings: Api<ClusterRoleBinding> = Api::all(plane.client().await.unwrap());
     let binding = json!({
         "metadata": {"name": format!("{namespace}-reviewer")},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
         "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "reviewer"}],
     });
-    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    bindings
+        .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
     let config: Value = serde_json::from_slice(&fs::read(plane.kubeconfig()).unwrap()).unwrap();
     let cluster = &config["clusters"][0]["cluster"];
-    let ca = STANDARD.decode(cluster["certificate-authority-data"].as_str().unwrap()).unwrap();
-    rig.vault.put("sys/auth/kubernetes", &json!({"type": "kubernetes"})).await.unwrap();
+    let ca = STANDARD
+        .decode(cluster["certificate-authority-data"].as_str().unwrap())
+        .unwrap();
+    rig.vault
+        .put("sys/auth/kubernetes", &json!({"type": "kubernetes"}))
+        .await
+        .unwrap();
     let host = json!({
         "kubernetes_host": cluster["server"], "kubernetes_ca_cert": String::from_utf8(ca).unwrap(),
         "token_reviewer_jwt": reviewer, "disable_iss_validation": true,
@@ -188,7 +270,11 @@ async fn the_hub_signs_in_by_its_service_account() {
     let backends = Backends::new(&rig.config(auth(&rig.file("other-token", &reviewer)))).unwrap();
     let error = backends.read("vault", &reference("old/db")).await.unwrap_err();
     assert!(!error.to_string().contains(&reviewer));
-    check_error(error, Outlook::Lasting, "Vault refuses the hub's sign-in at auth/kubernetes");
+    check_error(
+        error,
+        Outlook::Lasting,
+        "Vault refuses the hub's sign-in at auth/kubernetes",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,7 +286,11 @@ async fn a_server_that_is_not_vouched_for_gets_no_token() {
     let mut config = rig.config(json!({"token": {"file": file}}));
     config.backends[0].vault.as_mut().unwrap().ca_file = Some(rig.file("ca.crt", other.pem()).into());
     let before = rig.vault.requests().len();
-    let error = Backends::new(&config).unwrap().read("vault", &reference("old/db")).await.unwrap_err();
+    let error = Backends::new(&config)
+        .unwrap()
+        .read("vault", &reference("old/db"))
+        .await
+        .unwrap_err();
     check_error(error, Outlook::Passing, "Vault can't be reached");
     assert_eq!(rig.vault.requests().len(), before);
 }
@@ -222,12 +312,19 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     let mut rig = Rig::new().await;
     let write = async |rig: &Rig, value: &str| {
         for n in 0..COUNT {
-            rig.vault.put(&format!("old/{n}"), &json!({"password": format!("{value}-{n}")})).await.unwrap();
+            rig.vault
+                .put(&format!("old/{n}"), &json!({"password": format!("{value}-{n}")}))
+                .await
+                .unwrap();
         }
     };
     write(&rig, CANARY).await;
     let shelf = Memory::default();
-    let keeper = Arc::new(Keeper::new(rig.backends_by_token().await, Duration::from_secs(10), shelf.clone()));
+    let keeper = Arc::new(Keeper::new(
+        rig.backends_by_token().await,
+        Duration::from_secs(10),
+        shelf.clone(),
+    ));
     let runs = Arc::clone(&keeper);
     let task = tokio::spawn(async move { runs.run().await });
     let known = async |n: usize| keeper.get("vault", &reference(&format!("old/{n}"))).await.unwrap();
@@ -237,7 +334,9 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     wait_for("all values to be read", Duration::from_secs(60), || async {
         let mut all = Vec::new();
         for n in 0..COUNT {
-            let Ok(values) = known(n).await.values else { return Ok(None) };
+            let Ok(values) = known(n).await.values else {
+                return Ok(None);
+            };
             all.push(texts(&values)[0].1 == format!("{CANARY}-{n}"));
         }
         Ok(all.into_iter().all(|is_right| is_right).then_some(()))
@@ -245,7 +344,11 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     .await
     .unwrap();
     for changed in keeper.take_changed() {
-        shelf.0.lock().unwrap().extend(changed.kept.map(|kept| (changed.reference.id("vault"), kept)));
+        shelf
+            .0
+            .lock()
+            .unwrap()
+            .extend(changed.kept.map(|kept| (changed.reference.id("vault"), kept)));
     }
     rig.vault.kill();
     wait_for("values to be told old", Duration::from_secs(60), || async {
@@ -260,7 +363,11 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     }
     assert!(keeper.conditions()[0].is_away);
     // A hub that starts while it is away has them too.
-    let other = Keeper::new(rig.backends_by_token_of_before(), Duration::from_secs(10), shelf.clone());
+    let other = Keeper::new(
+        rig.backends_by_token_of_before(),
+        Duration::from_secs(10),
+        shelf.clone(),
+    );
     let there = other.get("vault", &reference("old/7")).await.unwrap().values.unwrap();
     assert_eq!(texts(&there)[0].1, format!("{CANARY}-7"));
 

@@ -44,7 +44,11 @@ impl Identity {
         let key = PrivateKey::from_private_key(&X25519, scalar).map_err(|_| IdentityError)?;
         let public = key.compute_public_key().map_err(|_| IdentityError)?;
         let public = public.as_ref().try_into().map_err(|_| IdentityError)?;
-        Ok(Self { key, public, recipient: bech32::recipient(&public) })
+        Ok(Self {
+            key,
+            public,
+            recipient: bech32::recipient(&public),
+        })
     }
 
     /// `age1…`: what is encrypted to it names it so.
@@ -87,13 +91,24 @@ pub(crate) fn decrypt(armored: &str, identity: &Identity) -> Result<Zeroizing<Ve
 }
 
 fn dearmor(text: &str) -> Result<Vec<u8>, AgeError> {
-    let body = text.trim().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).ok_or(AgeError::Armor)?;
-    let body = body.strip_prefix("\r\n").or_else(|| body.strip_prefix('\n')).ok_or(AgeError::Armor)?;
+    let body = text
+        .trim()
+        .strip_prefix(BEGIN)
+        .and_then(|rest| rest.strip_suffix(END))
+        .ok_or(AgeError::Armor)?;
+    let body = body
+        .strip_prefix("\r\n")
+        .or_else(|| body.strip_prefix('\n'))
+        .ok_or(AgeError::Armor)?;
     let mut bytes = Vec::with_capacity(body.len() / 4 * 3);
     let mut lines = body.strip_suffix('\n').ok_or(AgeError::Armor)?.split('\n').peekable();
     while let Some(line) = lines.next() {
         let line = line.strip_suffix('\r').unwrap_or(line);
-        let is_fit = if lines.peek().is_some() { line.len() == COLUMNS } else { (1..=COLUMNS).contains(&line.len()) };
+        let is_fit = if lines.peek().is_some() {
+            line.len() == COLUMNS
+        } else {
+            (1..=COLUMNS).contains(&line.len())
+        };
         if !is_fit || (lines.peek().is_some() && line.contains('=')) {
             return Err(AgeError::Armor);
         }
@@ -151,9 +166,17 @@ impl<'a> Header<'a> {
             let (opening, behind) = line()?;
             let opening = std::str::from_utf8(opening).ok()?;
             if let Some(mac) = opening.strip_prefix("---") {
-                let mac = STANDARD_NO_PAD.decode(mac.strip_prefix(' ')?).ok().filter(|mac| mac.len() == 32)?;
+                let mac = STANDARD_NO_PAD
+                    .decode(mac.strip_prefix(' ')?)
+                    .ok()
+                    .filter(|mac| mac.len() == 32)?;
                 let signed = &file[..file.len() - behind.len() - 1 - opening.len() + 3];
-                return (!stanzas.is_empty()).then_some(Self { stanzas, mac, signed, payload: behind });
+                return (!stanzas.is_empty()).then_some(Self {
+                    stanzas,
+                    mac,
+                    signed,
+                    payload: behind,
+                });
             }
             let mut words = opening.strip_prefix("-> ")?.split(' ');
             let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
@@ -182,8 +205,14 @@ impl<'a> Header<'a> {
 impl Stanza<'_> {
     /// The file's key, if this is for `identity`.
     fn open(&self, identity: &Identity) -> Result<Option<Zeroizing<[u8; FILE_KEY]>>, AgeError> {
-        let [share] = self.arguments[..] else { return Err(AgeError::Header) };
-        let share = STANDARD_NO_PAD.decode(share).ok().filter(|share| share.len() == 32).ok_or(AgeError::Header)?;
+        let [share] = self.arguments[..] else {
+            return Err(AgeError::Header);
+        };
+        let share = STANDARD_NO_PAD
+            .decode(share)
+            .ok()
+            .filter(|share| share.len() == 32)
+            .ok_or(AgeError::Header)?;
         if self.body.len() != FILE_KEY + TAG {
             return Err(AgeError::Header);
         }

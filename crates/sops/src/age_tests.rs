@@ -30,7 +30,12 @@ impl Vector {
             fields.insert(name.to_owned(), value.to_owned());
         }
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        Self { name, fields, identity, file: bytes[at + 2..].to_vec() }
+        Self {
+            name,
+            fields,
+            identity,
+            file: bytes[at + 2..].to_vec(),
+        }
     }
 
     fn is_of_ours(&self) -> bool {
@@ -50,7 +55,10 @@ impl Vector {
 #[test]
 fn every_vector_opens_or_fails_as_age_says() {
     let folder = tempfile::tempdir().unwrap();
-    let status = bare_command(Tools::find_sops().unwrap().age_vectors()).arg(folder.path()).status().unwrap();
+    let status = bare_command(Tools::find_sops().unwrap().age_vectors())
+        .arg(folder.path())
+        .status()
+        .unwrap();
     assert!(status.success());
     let (mut opened, mut failed) = (0, 0);
     for entry in fs::read_dir(folder.path()).unwrap() {
@@ -70,7 +78,12 @@ fn every_vector_opens_or_fails_as_age_says() {
         };
         assert_eq!(found, expected, "{}: {:?}", vector.name, vector.fields.get("comment"));
         if let Ok(plain) = result {
-            assert_eq!(hex::encode(digest(&SHA256, &plain)), vector.fields["payload"], "{}", vector.name);
+            assert_eq!(
+                hex::encode(digest(&SHA256, &plain)),
+                vector.fields["payload"],
+                "{}",
+                vector.name
+            );
             opened += 1;
         } else {
             failed += 1;
@@ -84,7 +97,10 @@ fn an_identity_shows_its_recipient_and_not_its_key() {
     let output = bare_command(Tools::find_sops().unwrap().age_keygen()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let secret = text.lines().find(|line| line.starts_with("AGE-SECRET-KEY-1")).unwrap();
-    let public = text.lines().find_map(|line| line.strip_prefix("# public key: ")).unwrap();
+    let public = text
+        .lines()
+        .find_map(|line| line.strip_prefix("# public key: "))
+        .unwrap();
     let identity = Identity::new(&bech32::decode(secret)).unwrap();
     assert_eq!(identity.recipient(), public);
     assert_eq!(format!("{identity:?}"), format!("Identity({public:?})"));

@@ -13,7 +13,10 @@ pub fn recipient(public_key: &[u8; 32]) -> String {
 fn encode(prefix: &str, bytes: &[u8]) -> String {
     let data = to_groups(bytes);
     let checksum = checksum(prefix, &data);
-    let text = data.iter().chain(&checksum).map(|group| char::from(CHARSET[usize::from(*group)]));
+    let text = data
+        .iter()
+        .chain(&checksum)
+        .map(|group| char::from(CHARSET[usize::from(*group)]));
     prefix.chars().chain(Some('1')).chain(text).collect()
 }
 
@@ -39,8 +42,13 @@ fn checksum(prefix: &str, data: &[u8]) -> [u8; 6] {
     let low = prefix.bytes().map(|byte| byte & 31);
     let values = high.chain(Some(0)).chain(low).chain(data.iter().copied()).chain([0; 6]);
     let sum = values.fold(1_u32, |sum, value| {
-        let mixed = GENERATOR.iter().enumerate().filter(|(bit, _)| sum >> (25 + bit) & 1 == 1);
-        mixed.fold((sum & 0x01ff_ffff) << 5 ^ u32::from(value), |sum, (_, generator)| sum ^ generator)
+        let mixed = GENERATOR
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| sum >> (25 + bit) & 1 == 1);
+        mixed.fold((sum & 0x01ff_ffff) << 5 ^ u32::from(value), |sum, (_, generator)| {
+            sum ^ generator
+        })
     });
     std::array::from_fn(|n| ((sum ^ 1) >> (5 * (5 - n)) & 31) as u8)
 }
@@ -50,10 +58,16 @@ fn checksum(prefix: &str, data: &[u8]) -> [u8; 6] {
 pub(crate) fn decode(text: &str) -> Vec<u8> {
     let text = text.to_ascii_lowercase();
     let (_, data) = text.rsplit_once('1').unwrap();
-    let groups = data.bytes().map(|c| CHARSET.iter().position(|other| *other == c).unwrap());
-    let bits: Vec<bool> =
-        groups.take(data.len() - 6).flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1)).collect();
-    bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit))).collect()
+    let groups = data
+        .bytes()
+        .map(|c| CHARSET.iter().position(|other| *other == c).unwrap());
+    let bits: Vec<bool> = groups
+        .take(data.len() - 6)
+        .flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1))
+        .collect();
+    bits.chunks_exact(8)
+        .map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit)))
+        .collect()
 }
 
 #[cfg(test)]

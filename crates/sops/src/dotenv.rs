@@ -16,8 +16,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Map, SopsError> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let syntax = |problem| SopsError::Syntax { format: FORMAT, problem: format!("line {}: {problem}", number + 1) };
-        let at = line.iter().position(|byte| *byte == b'=').ok_or_else(|| syntax("it has no equals sign"))?;
+        let syntax = |problem| SopsError::Syntax {
+            format: FORMAT,
+            problem: format!("line {}: {problem}", number + 1),
+        };
+        let at = line
+            .iter()
+            .position(|byte| *byte == b'=')
+            .ok_or_else(|| syntax("it has no equals sign"))?;
         let name = std::str::from_utf8(&line[..at]).map_err(|_| syntax("a name that is not UTF-8 text"))?;
         map.push((name.to_owned(), Value::Text(unescape(&line[at + 1..]))));
     }
@@ -58,7 +64,10 @@ pub(crate) fn write(documents: &[Map]) -> Result<Zeroizing<Vec<u8>>, SopsError> 
             Value::Float(number) => out.extend_from_slice(scalar::float(*number).as_bytes()),
             Value::Time(text) => out.extend_from_slice(text.as_bytes()),
             Value::Null | Value::Comment | Value::List(_) | Value::Map(_) => {
-                return Err(SopsError::Unusable { path: name.clone(), problem: "has no text" });
+                return Err(SopsError::Unusable {
+                    path: name.clone(),
+                    problem: "has no text",
+                });
             }
         }
         out.push(b'\n');

@@ -24,7 +24,10 @@ impl Cipher {
         let key = DecryptingKey::ctr(UnboundCipherKey::new(&AES_256, key)?)?;
         let mut hash = Zeroizing::new([0; BLOCK]);
         count(&key, 0, &mut *hash)?;
-        Ok(Self { key, hash: Zeroizing::new(u128::from_be_bytes(*hash)) })
+        Ok(Self {
+            key,
+            hash: Zeroizing::new(u128::from_be_bytes(*hash)),
+        })
     }
 
     /// The plain text, if `tag` says that all of it is as it was encrypted.
@@ -109,20 +112,40 @@ mod tests {
     fn check(key: &str, nonce: &str, aad: &str, (plain, ciphertext): (&str, &str), tag: &str) {
         let bytes = |text: &str| hex::decode(text.replace(' ', "")).unwrap();
         let cipher = Cipher::new(&bytes(key).try_into().unwrap()).unwrap();
-        let opened = cipher.open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &bytes(tag)).unwrap();
+        let opened = cipher
+            .open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &bytes(tag))
+            .unwrap();
         assert_eq!(hex::encode(&*opened), plain.replace(' ', ""));
         let mut wrong = bytes(tag);
         wrong[0] ^= 1;
-        assert!(cipher.open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &wrong).is_err());
-        assert!(cipher.open(&bytes(nonce), b"another place", &bytes(ciphertext), &bytes(tag)).is_err());
-        assert!(cipher.open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &bytes(tag)[..15]).is_err());
+        assert!(
+            cipher
+                .open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &wrong)
+                .is_err()
+        );
+        assert!(
+            cipher
+                .open(&bytes(nonce), b"another place", &bytes(ciphertext), &bytes(tag))
+                .is_err()
+        );
+        assert!(
+            cipher
+                .open(&bytes(nonce), &bytes(aad), &bytes(ciphertext), &bytes(tag)[..15])
+                .is_err()
+        );
     }
 
     /// Of the submission of GCM to NIST: test cases 13, 15, 16, 17 and 18.
     #[test]
     fn cases_of_the_submission_of_gcm_open() {
         let zeros = "00".repeat(32);
-        check(&zeros, &"00".repeat(12), "", ("", ""), "530f8afbc74536b9a963b4f1c4cb738b");
+        check(
+            &zeros,
+            &"00".repeat(12),
+            "",
+            ("", ""),
+            "530f8afbc74536b9a963b4f1c4cb738b",
+        );
         let key = "feffe9928665731c6d6a8f9467308308 feffe9928665731c6d6a8f9467308308";
         let plain = "d9313225f88406e5a55909c5aff5269a 86a7a9531534f7da2e4c303d8a318a72 1c3c0c95956809532fcf0e2449a6b525 \
                      b16aedf5aa0de657ba637b39";
@@ -133,7 +156,13 @@ mod tests {
             "5a8def2f0c9e53f1f75d7853659e2a20 eeb2b22aafde6419a058ab4f6f746bf4 0fc0c3b780f244452da3ebf1c5d82cde \
              a2418997200ef82e44ae7e3f",
         );
-        check(key, "cafebabefacedbaddecaf888", aad, (plain, short), "76fc6ece0f4e1768cddf8853bb2d551b");
+        check(
+            key,
+            "cafebabefacedbaddecaf888",
+            aad,
+            (plain, short),
+            "76fc6ece0f4e1768cddf8853bb2d551b",
+        );
         let nonce = "9313225df88406e555909c5aff5269aa 6a7a9538534f7da1e4c303d2a318a728 c3c0c95156809539fcf0e2429a6b5254 \
                      16aedbf5a0de6a57a637b39b";
         check(key, nonce, aad, (plain, long), "a44a8266ee1c8eb0c8b5d4cf5ae9f19a");

@@ -14,7 +14,10 @@ const FORMAT: &str = "JSON";
 
 /// serde_json itself ends at 128 levels.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Map, SopsError> {
-    let syntax = |problem: String| SopsError::Syntax { format: FORMAT, problem };
+    let syntax = |problem: String| SopsError::Syntax {
+        format: FORMAT,
+        problem,
+    };
     // Its text may quote a value: only the place is told.
     let read = serde_json::from_slice(bytes);
     let read =
@@ -116,7 +119,10 @@ fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), SopsError
 }
 
 fn write_value(out: &mut Vec<u8>, value: &Value, depth: usize, path: &str) -> Result<(), SopsError> {
-    let unusable = |problem| SopsError::Unusable { path: path.to_owned(), problem };
+    let unusable = |problem| SopsError::Unusable {
+        path: path.to_owned(),
+        problem,
+    };
     match value {
         Value::Null | Value::Comment => out.extend_from_slice(b"null"),
         Value::Bool(value) => out.extend_from_slice(value.to_string().as_bytes()),
@@ -129,7 +135,9 @@ fn write_value(out: &mut Vec<u8>, value: &Value, depth: usize, path: &str) -> Re
         Value::Float(number) => out.extend_from_slice(format!("{number:e}").as_bytes()),
         Value::Time(text) => write_text(out, text, path)?,
         Value::Text(_) => {
-            let text = value.as_str().ok_or_else(|| unusable("is not UTF-8 text; use a binary file"))?;
+            let text = value
+                .as_str()
+                .ok_or_else(|| unusable("is not UTF-8 text; use a binary file"))?;
             write_text(out, text, path)?;
         }
         Value::List(items) if items.is_empty() => out.extend_from_slice(b"[]"),
@@ -149,7 +157,10 @@ fn write_value(out: &mut Vec<u8>, value: &Value, depth: usize, path: &str) -> Re
 
 fn write_text(out: &mut Vec<u8>, text: &str, path: &str) -> Result<(), SopsError> {
     let problem = "can't be written as JSON";
-    serde_json::to_writer(out, text).map_err(|_| SopsError::Unusable { path: path.to_owned(), problem })
+    serde_json::to_writer(out, text).map_err(|_| SopsError::Unusable {
+        path: path.to_owned(),
+        problem,
+    })
 }
 
 fn break_line(out: &mut Vec<u8>, comma: bool, depth: usize) {
@@ -169,12 +180,20 @@ mod tests {
         let text = "{\n\t\"b\": [\n\t\t1,\n\t\tnull\n\t],\n\t\"a\": {\n\t\t\"x\": \"1\\n\\u0001\",\n\t\t\"y\": {},\n\t\t\
                     \"z\": []\n\t},\n\t\
                     \"c\": true\n}\n";
-        assert_eq!(String::from_utf8(write(&[parse(text.as_bytes()).unwrap()]).unwrap().to_vec()).unwrap(), text);
+        assert_eq!(
+            String::from_utf8(write(&[parse(text.as_bytes()).unwrap()]).unwrap().to_vec()).unwrap(),
+            text
+        );
     }
 
     #[test]
     fn an_error_quotes_nothing() {
-        for text in ["{\"a\": hunter2}", "[\"hunter2\"]", "\"hunter2\"", "{\"hunter2\": 1, \"hunter2\": 2}"] {
+        for text in [
+            "{\"a\": hunter2}",
+            "[\"hunter2\"]",
+            "\"hunter2\"",
+            "{\"hunter2\": 1, \"hunter2\": 2}",
+        ] {
             let error = parse(text.as_bytes()).err().unwrap().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -128,7 +128,12 @@ impl SopsError {
 
 fn listed(recipients: &[String]) -> String {
     const SHOWN: usize = 5;
-    let mut text = recipients.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = recipients
+        .iter()
+        .take(SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if recipients.len() > SHOWN {
         text.push_str(&format!(" and {} more", recipients.len() - SHOWN));
     }
@@ -146,7 +151,9 @@ pub struct Decrypted {
 
 impl std::fmt::Debug for Decrypted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decrypted").field("recipient", &self.recipient).finish_non_exhaustive()
+        f.debug_struct("Decrypted")
+            .field("recipient", &self.recipient)
+            .finish_non_exhaustive()
     }
 }
 
@@ -188,7 +195,10 @@ pub fn decrypt(name: &str, bytes: &[u8], identities: &[Identity]) -> Result<Opti
     let metadata = Metadata::read(metadata)?;
     let (key, recipient) = metadata.open(identities)?;
     let mut walk = Walk::new(&key, metadata.mac_only_encrypted);
-    let documents = documents.into_iter().map(|map| walk.map(map)).collect::<Result<Vec<_>, _>>()?;
+    let documents = documents
+        .into_iter()
+        .map(|map| walk.map(map))
+        .collect::<Result<Vec<_>, _>>()?;
     let (mac, secrets) = walk.finish();
     if metadata.open_mac(&key)? != mac {
         return Err(SopsError::Mac);
@@ -200,18 +210,29 @@ pub fn decrypt(name: &str, bytes: &[u8], identities: &[Identity]) -> Result<Opti
         Format::Binary => binary(documents)?,
         Format::Ini => return Err(SopsError::Ini),
     };
-    Ok(Some(Decrypted { bytes, secrets, recipient }))
+    Ok(Some(Decrypted {
+        bytes,
+        secrets,
+        recipient,
+    }))
 }
 
 fn text<'a>(bytes: &'a [u8], format: &'static str) -> Result<&'a str, SopsError> {
-    let problem = |_| SopsError::Syntax { format, problem: "it is not UTF-8 text".to_owned() };
+    let problem = |_| SopsError::Syntax {
+        format,
+        problem: "it is not UTF-8 text".to_owned(),
+    };
     std::str::from_utf8(bytes).map_err(problem)
 }
 
 /// Whether the object says that it stays encrypted.
 fn is_kept(document: &Map) -> bool {
-    let Some(Value::Map(metadata)) = get(document, "metadata") else { return false };
-    let Some(Value::Map(annotations)) = get(metadata, "annotations") else { return false };
+    let Some(Value::Map(metadata)) = get(document, "metadata") else {
+        return false;
+    };
+    let Some(Value::Map(annotations)) = get(metadata, "annotations") else {
+        return false;
+    };
     matches!(get(annotations, KEEP_ANNOTATION), Some(Value::Text(text)) if text.as_slice() == KEEP.as_bytes())
 }
 
@@ -220,6 +241,9 @@ fn binary(documents: Vec<Map>) -> Result<Zeroizing<Vec<u8>>, SopsError> {
     let data = documents.into_iter().flatten().find(|(key, _)| key == "data");
     match data {
         Some((_, Value::Text(bytes))) => Ok(bytes),
-        _ => Err(SopsError::Unusable { path: "data".to_owned(), problem: "is not the text of a binary file" }),
+        _ => Err(SopsError::Unusable {
+            path: "data".to_owned(),
+            problem: "is not the text of a binary file",
+        }),
     }
 }

@@ -47,7 +47,9 @@ struct Recipient {
 pub(crate) fn take(documents: &mut [Map]) -> Result<Option<Map>, SopsError> {
     let mut found = None;
     for (number, document) in documents.iter_mut().enumerate() {
-        let Some(at) = document.iter().position(|(key, _)| key == SOPS) else { continue };
+        let Some(at) = document.iter().position(|(key, _)| key == SOPS) else {
+            continue;
+        };
         let (_, value) = document.remove(at);
         match (number, value) {
             (0, Value::Map(map)) if get(&map, "mac").is_some() => found = Some(map),
@@ -62,7 +64,9 @@ pub(crate) fn take(documents: &mut [Map]) -> Result<Option<Map>, SopsError> {
 /// The same of dotenv: `sops_age__list_0__map_enc` and so on.
 pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
     let document = documents.first_mut()?;
-    let (flat, rest): (Map, Map) = std::mem::take(document).into_iter().partition(|(key, _)| key.starts_with(FLAT));
+    let (flat, rest): (Map, Map) = std::mem::take(document)
+        .into_iter()
+        .partition(|(key, _)| key.starts_with(FLAT));
     *document = rest;
     let mut map = Map::new();
     let mut lists: BTreeMap<&str, Vec<Map>> = BTreeMap::new();
@@ -72,7 +76,11 @@ pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
             map.push((key.to_owned(), value));
             continue;
         };
-        let Some(list) = LISTS.iter().chain(OTHERS.iter().map(|(name, _)| name)).find(|name| **name == list) else {
+        let Some(list) = LISTS
+            .iter()
+            .chain(OTHERS.iter().map(|(name, _)| name))
+            .find(|name| **name == list)
+        else {
             continue;
         };
         let (index, field) = rest.split_once("__map_").unwrap_or((rest, ""));
@@ -83,11 +91,12 @@ pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
         }
         items[index].push((field.to_owned(), value));
     }
-    map.extend(
-        lists
-            .into_iter()
-            .map(|(name, items)| (name.to_owned(), Value::List(items.into_iter().map(Value::Map).collect()))),
-    );
+    map.extend(lists.into_iter().map(|(name, items)| {
+        (
+            name.to_owned(),
+            Value::List(items.into_iter().map(Value::Map).collect()),
+        )
+    }));
     get(&map, "mac").is_some().then_some(map)
 }
 
@@ -101,8 +110,11 @@ impl Metadata {
             Some(Value::List(items)) => items.as_slice(),
             _ => &[],
         };
-        let others: Vec<_> =
-            OTHERS.iter().filter(|(name, _)| !list(name).is_empty()).map(|(_, title)| *title).collect();
+        let others: Vec<_> = OTHERS
+            .iter()
+            .filter(|(name, _)| !list(name).is_empty())
+            .map(|(_, title)| *title)
+            .collect();
         let ages = list("age");
         if ages.is_empty() && others.is_empty() && !list("key_groups").is_empty() {
             return Err(SopsError::KeyGroups);
@@ -113,7 +125,10 @@ impl Metadata {
         let read = |item: &Value| {
             let Value::Map(item) = item else { return None };
             let text = |name| Some(get(item, name)?.as_str()?.to_owned());
-            Some(Recipient { name: text("recipient")?, sealed: text("enc")? })
+            Some(Recipient {
+                name: text("recipient")?,
+                sealed: text("enc")?,
+            })
         };
         let recipients = ages.iter().map(|item| read(item).ok_or(SopsError::Metadata("`age`")));
         let mac_only_encrypted = match get(&map, "mac_only_encrypted") {
@@ -140,7 +155,10 @@ impl Metadata {
             return Err(SopsError::NoAge(self.others.join(", ")));
         }
         for identity in identities {
-            let Some(recipient) = self.recipients.iter().find(|recipient| recipient.name == identity.recipient())
+            let Some(recipient) = self
+                .recipients
+                .iter()
+                .find(|recipient| recipient.name == identity.recipient())
             else {
                 continue;
             };
@@ -148,13 +166,17 @@ impl Metadata {
                 .map_err(|error: AgeError| SopsError::DataKey(error.text()))?;
             return Ok((DataKey::new(&opened)?, recipient.name.clone()));
         }
-        Err(SopsError::NotOurs(self.recipients.iter().map(|recipient| shown(&recipient.name)).collect()))
+        Err(SopsError::NotOurs(
+            self.recipients.iter().map(|recipient| shown(&recipient.name)).collect(),
+        ))
     }
 
     /// What the MAC was when the file was written.
     pub(crate) fn open_mac(&self, key: &DataKey) -> Result<String, SopsError> {
         let opened = key.open(&self.mac, &self.last_modified);
-        opened.and_then(|mac| mac.as_str().map(str::to_owned)).ok_or(SopsError::Mac)
+        opened
+            .and_then(|mac| mac.as_str().map(str::to_owned))
+            .ok_or(SopsError::Mac)
     }
 }
 

@@ -155,7 +155,11 @@ fn finish(date: [u32; 3], clock: [u32; 3], nanoseconds: u32, offset: i32) -> Opt
         _ => return None,
     };
     let fits = (1..=days).contains(&day) && hour < 24 && minute < 60 && second < 60;
-    fits.then_some(Time { numbers: [year, month, day, hour, minute, second], nanoseconds, offset })
+    fits.then_some(Time {
+        numbers: [year, month, day, hour, minute, second],
+        nanoseconds,
+        offset,
+    })
 }
 
 /// What is left to read of a text.
@@ -245,20 +249,36 @@ mod tests {
         ] {
             assert_eq!(time(text).as_deref(), Some(written), "{text}");
         }
-        for text in
-            ["2001-02-29", "2001-13-01", "2001-12-14T24:00:00Z", "2001-12-14T", "20011-1-1", "2001-12-14 1:2:3Z"]
-        {
+        for text in [
+            "2001-02-29",
+            "2001-13-01",
+            "2001-12-14T24:00:00Z",
+            "2001-12-14T",
+            "20011-1-1",
+            "2001-12-14 1:2:3Z",
+        ] {
             assert_eq!(time(text), None, "{text}");
         }
-        assert_eq!(to_seconds("2024-05-06T07:08:09.5+02:00").as_deref(), Some("2024-05-06T07:08:09+02:00"));
+        assert_eq!(
+            to_seconds("2024-05-06T07:08:09.5+02:00").as_deref(),
+            Some("2024-05-06T07:08:09+02:00")
+        );
         assert_eq!(to_seconds("2024-5-6T07:08:09Z"), None);
     }
 
     #[test]
     fn numbers_are_written_without_an_exponent() {
-        for (number, text) in [(1.0, "1"), (1e21, "1000000000000000000000"), (0.1, "0.1"), (-1.5e-7, "-0.00000015")] {
+        for (number, text) in [
+            (1.0, "1"),
+            (1e21, "1000000000000000000000"),
+            (0.1, "0.1"),
+            (-1.5e-7, "-0.00000015"),
+        ] {
             assert_eq!(float(number), text);
         }
-        assert_eq!([f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(float), ["NaN", "+Inf", "-Inf"]);
+        assert_eq!(
+            [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(float),
+            ["NaN", "+Inf", "-Inf"]
+        );
     }
 }

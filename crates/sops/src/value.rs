@@ -78,14 +78,19 @@ const ONLY_ENCRYPTED: [u8; 32] = [
 impl DataKey {
     pub(crate) fn new(bytes: &[u8]) -> Result<Self, SopsError> {
         let wrong = SopsError::DataKey("it has not 32 bytes");
-        let Ok(bytes) = <&[u8; 32]>::try_from(bytes) else { return Err(wrong) };
+        let Ok(bytes) = <&[u8; 32]>::try_from(bytes) else {
+            return Err(wrong);
+        };
         Cipher::new(bytes).map(Self).map_err(|_| wrong)
     }
 
     /// A value of `ENC[…]`. None: it does not decrypt, here.
     pub(crate) fn open(&self, text: &str, aad: &str) -> Option<Value> {
         let sealed = Sealed::parse(text)?;
-        let plain = self.0.open(&sealed.nonce, aad.as_bytes(), &sealed.data, &sealed.tag).ok()?;
+        let plain = self
+            .0
+            .open(&sealed.nonce, aad.as_bytes(), &sealed.data, &sealed.tag)
+            .ok()?;
         if sealed.kind == "str" {
             return Some(Value::Text(plain));
         }
@@ -116,7 +121,12 @@ impl<'a> Sealed<'a> {
         let (nonce, parts) = parts.split_once(",tag:")?;
         let (tag, kind) = parts.split_once(",type:")?;
         let decode = |text: &str| STANDARD.decode(text).ok().filter(|bytes| !bytes.is_empty());
-        Some(Self { data: decode(data)?, nonce: decode(nonce)?, tag: decode(tag)?, kind })
+        Some(Self {
+            data: decode(data)?,
+            nonce: decode(nonce)?,
+            tag: decode(tag)?,
+            kind,
+        })
     }
 }
 
@@ -126,7 +136,13 @@ impl<'a> Walk<'a> {
         if only_encrypted {
             hash.update(&ONLY_ENCRYPTED);
         }
-        Self { key, hash, only_encrypted, path: Vec::new(), secrets: Vec::new() }
+        Self {
+            key,
+            hash,
+            only_encrypted,
+            path: Vec::new(),
+            secrets: Vec::new(),
+        }
     }
 
     /// The MAC, and what was encrypted.
@@ -141,7 +157,10 @@ impl<'a> Walk<'a> {
             let value = self.value(value)?;
             let key = self.path.pop().unwrap_or_default();
             if matches!(value, Value::Comment) {
-                return Err(SopsError::Unusable { path: key, problem: "is a comment where a value belongs" });
+                return Err(SopsError::Unusable {
+                    path: key,
+                    problem: "is a comment where a value belongs",
+                });
             }
             opened.push((key, value));
         }
@@ -152,15 +171,25 @@ impl<'a> Walk<'a> {
         let value = match value {
             Value::Map(map) => return self.map(map).map(Value::Map),
             Value::List(items) => {
-                let items = items.into_iter().map(|item| self.value(item)).collect::<Result<Vec<_>, _>>()?;
-                return Ok(Value::List(items.into_iter().filter(|item| !matches!(item, Value::Comment)).collect()));
+                let items = items
+                    .into_iter()
+                    .map(|item| self.value(item))
+                    .collect::<Result<Vec<_>, _>>()?;
+                return Ok(Value::List(
+                    items
+                        .into_iter()
+                        .filter(|item| !matches!(item, Value::Comment))
+                        .collect(),
+                ));
             }
             value => value,
         };
         if let Some(text) = value.as_str().filter(|text| text.starts_with(ENCRYPTED)) {
             let aad = Zeroizing::new(format!("{}:", self.path.join(":")));
             let opened = self.key.open(text, &aad);
-            let opened = opened.ok_or_else(|| SopsError::Value { path: self.path.join(".") })?;
+            let opened = opened.ok_or_else(|| SopsError::Value {
+                path: self.path.join("."),
+            })?;
             self.keep(&opened);
             self.add(&opened);
             return Ok(opened);
@@ -185,6 +214,7 @@ impl<'a> Walk<'a> {
             Value::Float(number) => Some(scalar::float(*number)),
             _ => None,
         };
-        self.secrets.extend(text.filter(|text| !text.is_empty()).map(Zeroizing::new));
+        self.secrets
+            .extend(text.filter(|text| !text.is_empty()).map(Zeroizing::new));
     }
 }

@@ -83,7 +83,10 @@ impl OpenMap {
             self.map.push((key, value));
             return Ok(());
         }
-        let name = value.as_str().ok_or("a key that is no text, which SOPS does not encrypt")?.to_owned();
+        let name = value
+            .as_str()
+            .ok_or("a key that is no text, which SOPS does not encrypt")?
+            .to_owned();
         if !self.seen.insert(name.clone()) {
             return Err("a key that is given twice");
         }
@@ -93,8 +96,15 @@ impl OpenMap {
 }
 
 fn syntax(line: usize, problem: &str) -> SopsError {
-    let problem = problem.chars().filter(|c| !c.is_control()).take(200).collect::<String>();
-    SopsError::Syntax { format: FORMAT, problem: format!("line {line}: {problem}") }
+    let problem = problem
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(200)
+        .collect::<String>();
+    SopsError::Syntax {
+        format: FORMAT,
+        problem: format!("line {line}: {problem}"),
+    }
 }
 
 fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, &'static str> {
@@ -159,7 +169,10 @@ fn write_value(out: &mut String, value: &Value, depth: usize, path: &str) -> Res
         Value::Time(text) => out.push_str(text),
         Value::Text(_) => {
             let problem = "is not UTF-8 text, which YAML of Kubernetes can't hold; use a binary file";
-            let text = value.as_str().ok_or_else(|| SopsError::Unusable { path: path.to_owned(), problem })?;
+            let text = value.as_str().ok_or_else(|| SopsError::Unusable {
+                path: path.to_owned(),
+                problem,
+            })?;
             write_quoted(out, text);
         }
     }
@@ -187,7 +200,11 @@ fn write_key(out: &mut String, key: &str) {
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && key.bytes().all(is_word)
         && matches!(Scalar::resolve(key), Scalar::String(_));
-    if is_plain { out.push_str(key) } else { write_quoted(out, key) }
+    if is_plain {
+        out.push_str(key)
+    } else {
+        write_quoted(out, key)
+    }
 }
 
 /// In double quotes, on one line, without a character that a reader could take for a line break.
@@ -225,7 +242,10 @@ mod tests {
                     \"no\": \"1\"\n  list:\n    - \"a: b\\n\"\n    -\n      x: 1\n    -\n      - 2\n  float: 1.5\n  \
                     at: 2001-12-14T21:59:43Z\n  nothing: null\n";
         assert_eq!(written(text), text);
-        assert_eq!(written("a: b\n---\n---\nc: !!str 5\n"), "a: \"b\"\n---\n---\nc: \"5\"\n");
+        assert_eq!(
+            written("a: b\n---\n---\nc: !!str 5\n"),
+            "a: \"b\"\n---\n---\nc: \"5\"\n"
+        );
         // Words that are booleans to some readers and texts to others are texts.
         assert_eq!(written("a: yes\nb: 0o17\n"), "a: \"yes\"\nb: 15\n");
     }

@@ -32,7 +32,12 @@ impl Rig {
             Identity::new(&scalar(secret)).unwrap()
         };
         let (ours, other) = (make("ours.txt"), make("other.txt"));
-        Self { folder, tools, ours, other }
+        Self {
+            folder,
+            tools,
+            ours,
+            other,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -42,13 +47,20 @@ impl Rig {
     fn sops(&self) -> Command {
         let mut command = bare_command(self.tools.sops());
         command.current_dir(self.folder.path()).env("HOME", self.folder.path());
-        command.env("SOPS_AGE_KEY_FILE", self.path("ours.txt")).arg("--disable-version-check");
+        command
+            .env("SOPS_AGE_KEY_FILE", self.path("ours.txt"))
+            .arg("--disable-version-check");
         command
     }
 
     /// By SOPS's options of before it had verbs: `encrypt` alone knows not all that rules may say.
     fn run(&self, verb: &str, name: &str, arguments: &[&str]) -> Output {
-        self.sops().arg(format!("--{verb}")).args(arguments).arg(name).output().unwrap()
+        self.sops()
+            .arg(format!("--{verb}"))
+            .args(arguments)
+            .arg(name)
+            .output()
+            .unwrap()
     }
 
     /// The file as SOPS encrypts it to our key.
@@ -58,9 +70,17 @@ impl Rig {
 
     fn try_encrypt(&self, name: &str, plain: &[u8], arguments: &[&str]) -> Result<Vec<u8>, String> {
         fs::write(self.path(name), plain).unwrap();
-        let output = self.run("encrypt", name, &[&["--age", self.ours.recipient()], arguments].concat());
+        let output = self.run(
+            "encrypt",
+            name,
+            &[&["--age", self.ours.recipient()], arguments].concat(),
+        );
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(output.stdout) } else { Err(error) }
+        if output.status.success() {
+            Ok(output.stdout)
+        } else {
+            Err(error)
+        }
     }
 
     /// What SOPS makes of it again; none if it refuses.
@@ -86,7 +106,9 @@ impl Rig {
     fn check(&self, name: &str, plain: &str, arguments: &[&str]) -> Decrypted {
         let encrypted = self.encrypt(name, plain.as_bytes(), arguments);
         let text = String::from_utf8_lossy(&encrypted).into_owned();
-        let opened = self.open(name, &encrypted).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let opened = self
+            .open(name, &encrypted)
+            .unwrap_or_else(|error| panic!("{error}\n{text}"));
         let theirs = self.ask_sops(name, &encrypted).unwrap();
         assert_eq!(read(name, &opened.bytes), read(name, &theirs), "{arguments:?}\n{text}");
         opened
@@ -97,10 +119,16 @@ impl Rig {
 fn scalar(secret: &str) -> Vec<u8> {
     const CHARSET: &[u8] = b"QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L";
     let data = secret.trim().strip_prefix("AGE-SECRET-KEY-1").unwrap();
-    let groups = data.bytes().map(|c| CHARSET.iter().position(|other| *other == c).unwrap());
-    let bits: Vec<bool> =
-        groups.take(data.len() - 6).flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1)).collect();
-    bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit))).collect()
+    let groups = data
+        .bytes()
+        .map(|c| CHARSET.iter().position(|other| *other == c).unwrap());
+    let bits: Vec<bool> = groups
+        .take(data.len() - 6)
+        .flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1))
+        .collect();
+    bits.chunks_exact(8)
+        .map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit)))
+        .collect()
 }
 
 /// A file in the clear as those read it who apply it: YAML and JSON as values, everything else as it is. What no manifest
@@ -198,7 +226,10 @@ fn json_dotenv_and_binary_files_are_opened() {
     let encrypted = rig.encrypt("web.env", env.as_bytes(), &[]);
     let opened = rig.open("web.env", &encrypted).unwrap();
     assert_eq!(String::from_utf8_lossy(&opened.bytes), env.replace("# a comment\n", ""));
-    for (name, plain) in [("key.pem", &b"-----BEGIN\nKEY-----\n"[..]), ("random.bin", &[0, 255, 254, 10, 13, 128])] {
+    for (name, plain) in [
+        ("key.pem", &b"-----BEGIN\nKEY-----\n"[..]),
+        ("random.bin", &[0, 255, 254, 10, 13, 128]),
+    ] {
         let encrypted = rig.encrypt(name, plain, &[]);
         assert_eq!(rig.open(name, &encrypted).unwrap().bytes.as_slice(), plain, "{name}");
     }
@@ -269,9 +300,14 @@ fn scalars_are_read_as_sops_reads_them() {
         let written = encrypted.lines().next().unwrap();
         let respelled = encrypted.replacen(written, &format!("a: {spelling}"), 1);
         for text in [&encrypted, &respelled] {
-            let (ours, theirs) =
-                (rig.open("scalar.yaml", text.as_bytes()), rig.ask_sops("scalar.yaml", text.as_bytes()));
-            let ours = ours.as_ref().map(|opened| read("scalar.yaml", &opened.bytes)).map_err(ToString::to_string);
+            let (ours, theirs) = (
+                rig.open("scalar.yaml", text.as_bytes()),
+                rig.ask_sops("scalar.yaml", text.as_bytes()),
+            );
+            let ours = ours
+                .as_ref()
+                .map(|opened| read("scalar.yaml", &opened.bytes))
+                .map_err(ToString::to_string);
             let theirs = theirs.map(|bytes| read("scalar.yaml", &bytes));
             assert_eq!(ours.as_ref().ok(), theirs.as_ref(), "{spelling}: {written}: {ours:?}");
         }
@@ -283,14 +319,26 @@ fn scalars_are_read_as_sops_reads_them() {
 #[test]
 fn whatever_is_altered_is_refused() {
     let rig = Rig::new();
-    let encrypted = rig.encrypt("manifests.yaml", MANIFESTS.as_bytes(), &["--encrypted-regex", "^(stringData|token)$"]);
+    let encrypted = rig.encrypt(
+        "manifests.yaml",
+        MANIFESTS.as_bytes(),
+        &["--encrypted-regex", "^(stringData|token)$"],
+    );
     let encrypted = String::from_utf8(encrypted).unwrap();
-    let line = |start: &str| encrypted.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+    let line = |start: &str| {
+        encrypted
+            .lines()
+            .find(|line| line.trim_start().starts_with(start))
+            .unwrap()
+    };
     let (password, port, token) = (line("password:"), line("port:"), line("token:"));
     let value = |line: &str| line.split_once(": ").unwrap().1.to_owned();
     let check = |altered: String| {
         assert_ne!(altered, encrypted);
-        assert!(rig.ask_sops("altered.yaml", altered.as_bytes()).is_none(), "SOPS takes it\n{altered}");
+        assert!(
+            rig.ask_sops("altered.yaml", altered.as_bytes()).is_none(),
+            "SOPS takes it\n{altered}"
+        );
         rig.refuse("altered.yaml", altered.as_bytes())
     };
     // Another value of the clear part; a value less; one in the clear instead.
@@ -298,9 +346,16 @@ fn whatever_is_altered_is_refused() {
     assert_eq!(check(encrypted.replace(&format!("{password}\n"), "")), SopsError::Mac);
     assert_eq!(check(encrypted.replace(&value(password), "guess")), SopsError::Mac);
     // Two that have changed their places, one of another document.
-    let swapped = encrypted.replace(password, "PLACE").replace(&value(port), &value(password));
+    let swapped = encrypted
+        .replace(password, "PLACE")
+        .replace(&value(port), &value(password));
     let moved = check(swapped.replace("PLACE", &format!("    password: {}", value(port))));
-    assert_eq!(moved, SopsError::Value { path: "stringData.password".to_owned() });
+    assert_eq!(
+        moved,
+        SopsError::Value {
+            path: "stringData.password".to_owned()
+        }
+    );
     check(encrypted.replace(&value(password), &value(token)));
     // A bit of the data, of the tag, of the nonce.
     for part in ["data:", "tag:", "iv:"] {
@@ -310,8 +365,14 @@ fn whatever_is_altered_is_refused() {
     }
     // What the MAC is bound to, and the MAC itself.
     let time = value(line("lastmodified:"));
-    assert_eq!(check(encrypted.replace(&time, "\"2001-01-01T00:00:00Z\"")), SopsError::Mac);
-    assert_eq!(check(encrypted.replace(&value(line("mac:")), &value(password))), SopsError::Mac);
+    assert_eq!(
+        check(encrypted.replace(&time, "\"2001-01-01T00:00:00Z\"")),
+        SopsError::Mac
+    );
+    assert_eq!(
+        check(encrypted.replace(&value(line("mac:")), &value(password))),
+        SopsError::Mac
+    );
     // Less of the values than the MAC is of.
     check(encrypted.replace("    mac: ", "    mac_only_encrypted: true\n    mac: "));
     // The data key of another file.
@@ -320,9 +381,15 @@ fn whatever_is_altered_is_refused() {
         let (from, to) = (text.find("-----BEGIN").unwrap(), text.find("-----END").unwrap());
         text[from..to].to_owned()
     };
-    assert!(matches!(check(encrypted.replace(&key(&encrypted), &key(&other))), SopsError::Value { .. }));
+    assert!(matches!(
+        check(encrypted.replace(&key(&encrypted), &key(&other))),
+        SopsError::Value { .. }
+    ));
     let broken = key(&encrypted).replacen("YWdl", "YWdm", 1);
-    assert!(matches!(check(encrypted.replace(&key(&encrypted), &broken)), SopsError::DataKey(_)));
+    assert!(matches!(
+        check(encrypted.replace(&key(&encrypted), &broken)),
+        SopsError::DataKey(_)
+    ));
 }
 
 #[test]
@@ -331,10 +398,22 @@ fn with_a_mac_of_encrypted_values_the_rest_may_be_changed() {
     let arguments = ["--encrypted-regex", "^stringData$", "--mac-only-encrypted"];
     let encrypted = String::from_utf8(rig.encrypt("m.yaml", MANIFESTS.as_bytes(), &arguments)).unwrap();
     let changed = encrypted.replace("name: odd", "name: even");
-    assert_eq!(read("m.yaml", &rig.open("m.yaml", changed.as_bytes()).unwrap().bytes)[1]["metadata"]["name"], "even");
-    let line = encrypted.lines().find(|line| line.trim_start().starts_with("password:")).unwrap();
-    assert_eq!(rig.refuse("m.yaml", encrypted.replace(&format!("{line}\n"), "").as_bytes()), SopsError::Mac);
-    assert_eq!(rig.refuse("m.yaml", encrypted.replace(line, "    password: guess").as_bytes()), SopsError::Mac);
+    assert_eq!(
+        read("m.yaml", &rig.open("m.yaml", changed.as_bytes()).unwrap().bytes)[1]["metadata"]["name"],
+        "even"
+    );
+    let line = encrypted
+        .lines()
+        .find(|line| line.trim_start().starts_with("password:"))
+        .unwrap();
+    assert_eq!(
+        rig.refuse("m.yaml", encrypted.replace(&format!("{line}\n"), "").as_bytes()),
+        SopsError::Mac
+    );
+    assert_eq!(
+        rig.refuse("m.yaml", encrypted.replace(line, "    password: guess").as_bytes()),
+        SopsError::Mac
+    );
 }
 
 #[test]
@@ -353,11 +432,20 @@ fn a_file_is_opened_by_any_key_of_the_cluster_and_by_no_other() {
     let (ours, other) = (&rig.ours, &rig.other);
     let identity = |name: &str| {
         let text = fs::read_to_string(rig.path(name)).unwrap();
-        Identity::new(&scalar(text.lines().find(|line| line.starts_with("AGE-SECRET-KEY-1")).unwrap())).unwrap()
+        Identity::new(&scalar(
+            text.lines().find(|line| line.starts_with("AGE-SECRET-KEY-1")).unwrap(),
+        ))
+        .unwrap()
     };
     let keys = [identity("ours.txt"), identity("other.txt")];
-    assert_eq!(decrypt("a.yaml", &others, &keys).unwrap().unwrap().recipient, other.recipient());
-    assert_eq!(decrypt("a.yaml", &encrypt(&both), &keys).unwrap().unwrap().recipient, ours.recipient());
+    assert_eq!(
+        decrypt("a.yaml", &others, &keys).unwrap().unwrap().recipient,
+        other.recipient()
+    );
+    assert_eq!(
+        decrypt("a.yaml", &encrypt(&both), &keys).unwrap().unwrap().recipient,
+        ours.recipient()
+    );
 }
 
 #[test]
@@ -385,7 +473,11 @@ fn keys_that_no_cluster_has_are_refused_by_name() {
 fn what_is_no_file_of_sops_or_shall_stay_encrypted_is_left_alone() {
     let rig = Rig::new();
     let kept = MANIFESTS.replace("annotations: {}", "annotations: {farwater.dev/sops: Keep}");
-    let kept = rig.encrypt("kept.yaml", kept.as_bytes(), &["--encrypted-regex", "^(stringData|token)$"]);
+    let kept = rig.encrypt(
+        "kept.yaml",
+        kept.as_bytes(),
+        &["--encrypted-regex", "^(stringData|token)$"],
+    );
     let is_left = |name: &str, bytes: &[u8]| decrypt(name, bytes, std::slice::from_ref(&rig.ours)).unwrap().is_none();
     assert!(is_left("kept.yaml", &kept));
     let encrypted = rig.encrypt("a.yaml", b"a: b\n", &[]);
@@ -394,10 +486,16 @@ fn what_is_no_file_of_sops_or_shall_stay_encrypted_is_left_alone() {
     let quoted: String = text.lines().map(|line| format!("  {line}\n")).collect();
     assert!(is_left("README.md", text.as_bytes()));
     assert!(is_left("a.yaml", format!("file: |\n{quoted}").as_bytes()));
-    assert!(is_left("a.yaml", b"{{ if .Values.sops }}\nmac: ENC[AES256_GCM,\n{{ end }}\n"));
+    assert!(is_left(
+        "a.yaml",
+        b"{{ if .Values.sops }}\nmac: ENC[AES256_GCM,\n{{ end }}\n"
+    ));
     assert!(is_left("a.json", b"{\"a\": \"ENC[AES256_GCM,\"}"));
     // One that was SOPS's and can't be read any more is an error, never a file in the clear.
-    assert!(matches!(rig.refuse("a.yaml", format!("{text}  broken: [\n").as_bytes()), SopsError::Syntax { .. }));
+    assert!(matches!(
+        rig.refuse("a.yaml", format!("{text}  broken: [\n").as_bytes()),
+        SopsError::Syntax { .. }
+    ));
     let alias = text.replacen("a: ", "b: &x 1\nc: *x\na: ", 1);
     assert!(rig.refuse("a.yaml", alias.as_bytes()).to_string().contains("an alias"));
 }

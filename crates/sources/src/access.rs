@@ -101,12 +101,18 @@ impl Access {
 
     /// A token that is sent as it is, or none. `tls`: an authority, and a client certificate.
     pub fn with_token(token: Option<Secret>, tls: Option<&SecretData>) -> Result<Self, AccessError> {
-        Ok(Self { login: token.map(Login::Bearer), ..Self::read("", None, tls)? })
+        Ok(Self {
+            login: token.map(Login::Bearer),
+            ..Self::read("", None, tls)?
+        })
     }
 
     /// No login, and an authority in addition to the machine's own.
     pub(crate) fn trusting(ca: Option<&str>) -> Self {
-        Self { ca: ca.map(str::to_owned), ..Self::default() }
+        Self {
+            ca: ca.map(str::to_owned),
+            ..Self::default()
+        }
     }
 
     pub fn has_login(&self) -> bool {
@@ -136,7 +142,10 @@ impl Login {
         match self {
             Self::Basic { username, password } => {
                 let pair = Zeroizing::new(format!("{username}:{}", password.reveal()));
-                Some(Zeroizing::new(format!("Basic {}", *Zeroizing::new(STANDARD.encode(pair.as_bytes())))))
+                Some(Zeroizing::new(format!(
+                    "Basic {}",
+                    *Zeroizing::new(STANDARD.encode(pair.as_bytes()))
+                )))
             }
             Self::Bearer(token) => Some(Zeroizing::new(format!("Bearer {}", token.reveal()))),
             Self::Identity(_) => None,
@@ -158,11 +167,17 @@ fn text(data: &SecretData, key: &'static str) -> Result<Option<String>, AccessEr
 fn read_login(host: &str, data: &SecretData) -> Result<Option<Login>, AccessError> {
     let basic = match (text(data, "username")?, text(data, "password")?) {
         (None, None) => None,
-        (Some(username), Some(password)) => Some(Login::Basic { username, password: Secret::new(password) }),
+        (Some(username), Some(password)) => Some(Login::Basic {
+            username,
+            password: Secret::new(password),
+        }),
         _ => return Err(AccessError::Half),
     };
     let bearer = text(data, "bearerToken")?.map(|token| Login::Bearer(Secret::new(token)));
-    let docker = data.get(DOCKER_CONFIG).map(|bytes| read_docker_config(host, bytes)).transpose()?;
+    let docker = data
+        .get(DOCKER_CONFIG)
+        .map(|bytes| read_docker_config(host, bytes))
+        .transpose()?;
     let mut all = [basic, bearer, docker].into_iter().flatten();
     match (all.next(), all.next()) {
         (Some(_), Some(_)) => Err(AccessError::Both),
@@ -207,12 +222,16 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
     let named = config.auths.into_iter().map(|(name, auth)| (docker_name(&name), auth));
     let place = docker_name(place);
     let fits = |name: &str| place == name || place.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-    let found = named.filter(|(name, _)| !name.is_empty() && fits(name)).max_by_key(|(name, _)| name.len());
+    let found = named
+        .filter(|(name, _)| !name.is_empty() && fits(name))
+        .max_by_key(|(name, _)| name.len());
     let host = || place.split('/').next().unwrap_or_default().to_owned();
     let (_, auth) = found.ok_or_else(|| AccessError::NoSuchHost(host()))?;
 
     let given = |text: &Option<Zeroizing<String>>| {
-        text.as_ref().filter(|text| !text.is_empty()).map(|text| Secret::new(text.as_str()))
+        text.as_ref()
+            .filter(|text| !text.is_empty())
+            .map(|text| Secret::new(text.as_str()))
     };
     if let Some(token) = given(&auth.identitytoken) {
         return Ok(Login::Identity(token));
@@ -221,15 +240,25 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
         return Ok(Login::Bearer(token));
     }
     if let (Some(username), Some(password)) = (&auth.username, given(&auth.password)) {
-        return Ok(Login::Basic { username: username.clone(), password });
+        return Ok(Login::Basic {
+            username: username.clone(),
+            password,
+        });
     }
 
-    let pair = auth.auth.as_ref().and_then(|auth| STANDARD.decode(auth.trim()).ok()).map(Zeroizing::new);
-    let pair = pair.as_ref().and_then(|pair| std::str::from_utf8(pair).ok()?.split_once(':'));
+    let pair = auth
+        .auth
+        .as_ref()
+        .and_then(|auth| STANDARD.decode(auth.trim()).ok())
+        .map(Zeroizing::new);
+    let pair = pair
+        .as_ref()
+        .and_then(|pair| std::str::from_utf8(pair).ok()?.split_once(':'));
     match pair {
-        Some((username, password)) if !password.is_empty() => {
-            Ok(Login::Basic { username: username.to_owned(), password: Secret::new(password) })
-        }
+        Some((username, password)) if !password.is_empty() => Ok(Login::Basic {
+            username: username.to_owned(),
+            password: Secret::new(password),
+        }),
         Some(_) => Err(AccessError::NoSuchHost(host())),
         None => Err(AccessError::Docker),
     }
@@ -237,31 +266,48 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
 
 /// Docker itself calls `docker.io` `https://index.docker.io/v1/`.
 fn docker_name(name: &str) -> String {
-    let name = name.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
+    let name = name
+        .trim_start_matches("https://")
+        .trim_start_matches("http://")
+        .trim_end_matches('/');
     let name = name.trim_end_matches("/v1").trim_end_matches("/v2");
     let (host, path) = name.split_once('/').map_or((name, ""), |(host, path)| (host, path));
     let host = match host.to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
         host => host.to_owned(),
     };
-    if path.is_empty() { host } else { format!("{host}/{path}") }
+    if path.is_empty() {
+        host
+    } else {
+        format!("{host}/{path}")
+    }
 }
 
 /// Flux's older name for the key is accepted too.
 fn read_ca(data: &SecretData) -> Result<Option<String>, AccessError> {
-    let Some(bytes) = data.get("ca.crt").or_else(|| data.get("caFile")) else { return Ok(None) };
+    let Some(bytes) = data.get("ca.crt").or_else(|| data.get("caFile")) else {
+        return Ok(None);
+    };
     let text = String::from_utf8(bytes.clone()).ok();
-    text.filter(|pem| pem.contains("-----BEGIN CERTIFICATE-----")).ok_or(AccessError::Ca).map(Some)
+    text.filter(|pem| pem.contains("-----BEGIN CERTIFICATE-----"))
+        .ok_or(AccessError::Ca)
+        .map(Some)
 }
 
 fn read_pair(data: &SecretData) -> Result<Option<Identity>, AccessError> {
-    let field =
-        |ours: &str, theirs: &str| data.get(ours).or_else(|| data.get(theirs)).filter(|bytes| !bytes.is_empty());
+    let field = |ours: &str, theirs: &str| {
+        data.get(ours)
+            .or_else(|| data.get(theirs))
+            .filter(|bytes| !bytes.is_empty())
+    };
     match (field("tls.crt", "certFile"), field("tls.key", "keyFile")) {
         (None, None) => Ok(None),
         (Some(certificate), Some(key)) => {
             let certificate = String::from_utf8(certificate.clone()).map_err(|_| AccessError::Pair)?;
-            Ok(Some(Identity { certificate, key: Zeroizing::new(key.clone()) }))
+            Ok(Some(Identity {
+                certificate,
+                key: Zeroizing::new(key.clone()),
+            }))
         }
         _ => Err(AccessError::Pair),
     }
@@ -272,24 +318,36 @@ mod tests {
     use super::*;
 
     fn data(pairs: &[(&str, &str)]) -> SecretData {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+            .collect()
     }
 
     fn header(host: &str, pairs: &[(&str, &str)]) -> Result<String, AccessError> {
         let access = Access::read(host, Some(&data(pairs)), None)?;
-        Ok(access.login.and_then(|login| login.header()).map_or("none".to_owned(), |header| header.to_string()))
+        Ok(access
+            .login
+            .and_then(|login| login.header())
+            .map_or("none".to_owned(), |header| header.to_string()))
     }
 
     #[test]
     fn a_secret_holds_one_kind_of_credentials() {
-        assert_eq!(header("h", &[("username", "u"), ("password", "p\n")]).unwrap(), "Basic dTpw");
+        assert_eq!(
+            header("h", &[("username", "u"), ("password", "p\n")]).unwrap(),
+            "Basic dTpw"
+        );
         assert_eq!(header("h", &[("bearerToken", "t")]).unwrap(), "Bearer t");
         assert_eq!(header("h", &[("username", "u")]).unwrap_err(), AccessError::Half);
         assert_eq!(
             header("h", &[("bearerToken", "t"), ("username", "u"), ("password", "p")]).unwrap_err(),
             AccessError::Both
         );
-        assert_eq!(header("h", &[("bearerToken", "t\nX: y")]).unwrap_err(), AccessError::Text("bearerToken"));
+        assert_eq!(
+            header("h", &[("bearerToken", "t\nX: y")]).unwrap_err(),
+            AccessError::Text("bearerToken")
+        );
         assert_eq!(header("h", &[("other", "x")]).unwrap_err(), AccessError::Empty);
         assert_eq!(header("h", &[("ca.crt", "x")]).unwrap_err(), AccessError::Ca);
     }
@@ -310,7 +368,10 @@ mod tests {
         assert_eq!(find("registry.example.com/team-ab").unwrap(), "Basic dTpw");
         assert_eq!(find("docker.io/library/x").unwrap(), "Basic aHViOng=");
         assert_eq!(find("tokens.example.com:5000/x").unwrap(), "none");
-        assert_eq!(find("tokens.example.com/x").unwrap_err(), AccessError::NoSuchHost("tokens.example.com".into()));
+        assert_eq!(
+            find("tokens.example.com/x").unwrap_err(),
+            AccessError::NoSuchHost("tokens.example.com".into())
+        );
         assert_eq!(find("empty.example.com/x").unwrap_err(), AccessError::Docker);
         assert_eq!(find("bad.example.com/x").unwrap_err(), AccessError::Docker);
         assert_eq!(header("h", &[(DOCKER_CONFIG, "{")]).unwrap_err(), AccessError::Docker);
@@ -325,7 +386,10 @@ mod tests {
                 .map(|access| (access.ca.is_some(), access.identity.is_some()))
         };
         assert_eq!(read(&[], &[("ca.crt", pem)]), Ok((true, false)));
-        assert_eq!(read(&[("ca.crt", pem)], &[("tls.crt", pem), ("tls.key", "k")]), Ok((true, true)));
+        assert_eq!(
+            read(&[("ca.crt", pem)], &[("tls.crt", pem), ("tls.key", "k")]),
+            Ok((true, true))
+        );
         assert_eq!(read(&[], &[("tls.crt", pem)]), Err(AccessError::Pair));
         assert_eq!(read(&[], &[("x", "y")]), Err(AccessError::TlsEmpty));
     }

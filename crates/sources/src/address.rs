@@ -26,7 +26,8 @@ pub enum Scheme {
 impl Scheme {
     fn parse(text: &str) -> Option<Self> {
         let all = [Self::Http, Self::Https, Self::Ssh, Self::Oci];
-        all.into_iter().find(|scheme| scheme.as_str().eq_ignore_ascii_case(text))
+        all.into_iter()
+            .find(|scheme| scheme.as_str().eq_ignore_ascii_case(text))
     }
 
     pub fn as_str(self) -> &'static str {
@@ -116,9 +117,21 @@ impl Address {
             None => (None, authority),
         };
 
-        let (host, port) = if is_short { (parse_host(place)?, None) } else { parse_place(place)? };
+        let (host, port) = if is_short {
+            (parse_host(place)?, None)
+        } else {
+            parse_place(place)?
+        };
         check_path(path, scheme, is_short)?;
-        Ok(Self { text: text.to_owned(), scheme, user, host, port, path: path.to_owned(), is_short })
+        Ok(Self {
+            text: text.to_owned(),
+            scheme,
+            user,
+            host,
+            port,
+            path: path.to_owned(),
+            is_short,
+        })
     }
 
     pub fn as_str(&self) -> &str {
@@ -163,7 +176,12 @@ impl Address {
         let user = if self.scheme == Scheme::Ssh { self.user() } else { "" };
         let slash = if self.is_short || self.path.is_empty() { "/" } else { "" };
         let path = self.path.trim_end_matches('/').trim_end_matches(".git");
-        format!("{}://{user}@{}:{}{slash}{path}", self.scheme.as_str(), self.host, self.port())
+        format!(
+            "{}://{user}@{}:{}{slash}{path}",
+            self.scheme.as_str(),
+            self.host,
+            self.port()
+        )
     }
 
     /// The path for ssh's remote side. Only addresses with a scheme are percent-encoded.
@@ -173,7 +191,11 @@ impl Address {
         }
         let path = percent_decode_str(&self.path).decode_utf8_lossy().into_owned();
         // As in Git, a home folder is not below the root.
-        if path.starts_with("/~") { path[1..].to_owned() } else { path }
+        if path.starts_with("/~") {
+            path[1..].to_owned()
+        } else {
+            path
+        }
     }
 
     /// The address of a submodule's URL, relative to this one if it begins with `./` or `../`.
@@ -186,7 +208,9 @@ impl Address {
             match name {
                 "" | "." => {}
                 ".." => {
-                    names.pop().ok_or_else(|| AddressError::Above(text.chars().take(80).collect()))?;
+                    names
+                        .pop()
+                        .ok_or_else(|| AddressError::Above(text.chars().take(80).collect()))?;
                 }
                 name => names.push(name),
             }
@@ -198,7 +222,11 @@ impl Address {
             return Self::parse(&format!("{user}{}:{root}{path}", self.bracketed()));
         }
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
-        Self::parse(&format!("{}://{user}{}{port}/{path}", self.scheme.as_str(), self.bracketed()))
+        Self::parse(&format!(
+            "{}://{user}{}{port}/{path}",
+            self.scheme.as_str(),
+            self.bracketed()
+        ))
     }
 
     /// The path as written.
@@ -213,7 +241,11 @@ impl Address {
 
     /// The host, an IPv6 address in brackets.
     pub(crate) fn bracketed(&self) -> String {
-        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+        if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        }
     }
 }
 
@@ -236,7 +268,10 @@ fn parse_user(user: &str) -> Result<String, AddressError> {
         return Err(AddressError::Userinfo);
     }
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+".contains(&b);
-    let good = user.as_bytes().first().is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let good = user
+        .as_bytes()
+        .first()
+        .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
     match good && user.bytes().all(plain) {
         true => Ok(user.to_owned()),
         false => Err(AddressError::Malformed("its user is no plain name")),
@@ -251,7 +286,10 @@ fn parse_place(place: &str) -> Result<(String, Option<u16>), AddressError> {
     let port = match port {
         None => None,
         Some(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => Some(
-            text.parse::<u16>().ok().filter(|port| *port != 0).ok_or(AddressError::Malformed("its port is none"))?,
+            text.parse::<u16>()
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or(AddressError::Malformed("its port is none"))?,
         ),
         Some(_) => return Err(AddressError::Malformed("its port is no number")),
     };
@@ -260,9 +298,12 @@ fn parse_place(place: &str) -> Result<(String, Option<u16>), AddressError> {
 
 fn parse_host(host: &str) -> Result<String, AddressError> {
     if let Some(inner) = host.strip_prefix('[') {
-        let inner = inner.strip_suffix(']').ok_or(AddressError::Malformed("a bracket is not closed"))?;
-        let address: std::net::Ipv6Addr =
-            inner.parse().map_err(|_| AddressError::Malformed("the text in brackets is no IPv6 address"))?;
+        let inner = inner
+            .strip_suffix(']')
+            .ok_or(AddressError::Malformed("a bracket is not closed"))?;
+        let address: std::net::Ipv6Addr = inner
+            .parse()
+            .map_err(|_| AddressError::Malformed("the text in brackets is no IPv6 address"))?;
         return Ok(address.to_string());
     }
     let label = |label: &str| {
@@ -270,23 +311,33 @@ fn parse_host(host: &str) -> Result<String, AddressError> {
         !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && label.bytes().all(inner)
     };
     if host.is_empty() || host.len() > MAX_HOST || !host.split('.').all(label) {
-        return Err(AddressError::Malformed("it has no host, or one that is no name of the DNS"));
+        return Err(AddressError::Malformed(
+            "it has no host, or one that is no name of the DNS",
+        ));
     }
     // Programs read `0x7f.1` and `2130706433` as 127.0.0.1. A host that ends in a number must be an address in the
     // common form.
     let last = host.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
     if is_number && host.parse::<std::net::Ipv4Addr>().is_err() {
-        return Err(AddressError::Malformed("its host is a number that is no IPv4 address of four decimal parts"));
+        return Err(AddressError::Malformed(
+            "its host is a number that is no IPv4 address of four decimal parts",
+        ));
     }
     Ok(host.to_ascii_lowercase())
 }
 
 /// Two programs could see different paths in segments that climb and in disguised separators.
 fn check_path(path: &str, scheme: Scheme, is_short: bool) -> Result<(), AddressError> {
-    let decoded = if is_short { path.as_bytes().to_vec() } else { percent_decode_str(path).collect() };
+    let decoded = if is_short {
+        path.as_bytes().to_vec()
+    } else {
+        percent_decode_str(path).collect()
+    };
     if decoded.iter().any(u8::is_ascii_control) || decoded.contains(&b'\\') {
-        return Err(AddressError::Malformed("its path has an encoded control character or backslash"));
+        return Err(AddressError::Malformed(
+            "its path has an encoded control character or backslash",
+        ));
     }
     if decoded.iter().filter(|b| **b == b'/').count() != path.bytes().filter(|b| *b == b'/').count() {
         return Err(AddressError::Malformed("its path has an encoded slash"));
@@ -312,7 +363,9 @@ impl UrlPrefix {
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let text = text.trim_end_matches('/');
         // A prefix in ssh's short form without a path has nothing after the colon.
-        let text = text.strip_suffix(':').map_or_else(|| text.to_owned(), |host| format!("ssh://{host}"));
+        let text = text
+            .strip_suffix(':')
+            .map_or_else(|| text.to_owned(), |host| format!("ssh://{host}"));
         let with_path = if text.starts_with("ssh://") && !text["ssh://".len()..].contains('/') {
             format!("{text}/~")
         } else {
@@ -328,15 +381,21 @@ impl UrlPrefix {
     /// Whether an address is below the prefix: same scheme, host and port, the same ssh user if the prefix names one,
     /// and a path that begins with all segments of the prefix.
     pub fn covers(&self, url: &str) -> bool {
-        let Ok(address) = Address::parse_any(url) else { return false };
+        let Ok(address) = Address::parse_any(url) else {
+            return false;
+        };
         let own = &self.0;
         let is_same_host = address.scheme == own.scheme && address.host == own.host && address.port() == own.port();
         if !is_same_host || own.user.as_ref().is_some_and(|user| user != address.user()) {
             return false;
         }
         let (prefix, names): (Vec<_>, Vec<_>) = (own.names().collect(), address.names().collect());
-        let Some((last, before)) = prefix.split_last() else { return true };
-        let Some(name) = names.get(before.len()) else { return false };
+        let Some((last, before)) = prefix.split_last() else {
+            return true;
+        };
+        let Some(name) = names.get(before.len()) else {
+            return false;
+        };
         // `…/web` also covers `…/web.git`.
         let is_last = names.len() == prefix.len();
         names[..before.len()] == *before && (name == last || (is_last && name.strip_suffix(".git") == Some(last)))
@@ -356,10 +415,18 @@ mod tests {
     fn addresses_are_taken_apart() {
         let check = |text: &str, origin: &str, user: &str, path: &str| {
             let address = Address::parse(text).unwrap();
-            assert_eq!((address.origin().as_str(), address.user(), address.path.as_str()), (origin, user, path));
+            assert_eq!(
+                (address.origin().as_str(), address.user(), address.path.as_str()),
+                (origin, user, path)
+            );
             assert_eq!(address.to_string(), text);
         };
-        check("https://Git.Example.com/a.git", "https://git.example.com", "git", "/a.git");
+        check(
+            "https://Git.Example.com/a.git",
+            "https://git.example.com",
+            "git",
+            "/a.git",
+        );
         check("https://h:443/a", "https://h", "git", "/a");
         check("http://127.0.0.1:8080/x", "http://127.0.0.1:8080", "git", "/x");
         check("https://[::1]:8443/a", "https://[::1]:8443", "git", "/a");
@@ -430,7 +497,11 @@ mod tests {
     fn submodules_are_found_beside_their_parent() {
         let check = |parent: &str, text: &str, expected: &str| {
             let joined = Address::parse(parent).unwrap().join(text);
-            assert_eq!(joined.map(|a| a.to_string()).unwrap_or_else(|e| e.to_string()), expected, "{parent} {text}");
+            assert_eq!(
+                joined.map(|a| a.to_string()).unwrap_or_else(|e| e.to_string()),
+                expected,
+                "{parent} {text}"
+            );
         };
         check("https://h/a/b.git", "../c.git", "https://h/a/c.git");
         check("https://h/a/b.git", "./c.git", "https://h/a/b.git/c.git");
@@ -440,7 +511,11 @@ mod tests {
         check("git@h:/srv/b.git", "../c.git", "git@h:/srv/c.git");
         check("ssh://git@h:2222/a/b", "../c", "ssh://git@h:2222/a/c");
         check("https://h/a", "https://other/c", "https://other/c");
-        check("https://h/a", "../../c", r#"the submodule's URL "../../c" leads above its host"#);
+        check(
+            "https://h/a",
+            "../../c",
+            r#"the submodule's URL "../../c" leads above its host"#,
+        );
         check("https://h/a", "file:///etc", &AddressError::Scheme.to_string());
     }
 
@@ -456,7 +531,11 @@ mod tests {
     #[test]
     fn a_prefix_covers_whole_segments_of_its_host() {
         let check = |prefix: &str, url: &str, expected: bool| {
-            assert_eq!(UrlPrefix::parse(prefix).unwrap().covers(url), expected, "{prefix} {url}");
+            assert_eq!(
+                UrlPrefix::parse(prefix).unwrap().covers(url),
+                expected,
+                "{prefix} {url}"
+            );
         };
         check("https://h/team", "https://h/team/a.git", true);
         check("https://h/team/", "https://H:443/team/a/b", true);

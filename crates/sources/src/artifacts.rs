@@ -45,7 +45,11 @@ pub enum Holds {
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     #[error("{what} {}", path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     /// It is missing or damaged, and must be fetched again.
     #[error("artifact {0} is not on the disk")]
     Missing(Digest),
@@ -81,7 +85,8 @@ impl Artifacts {
     pub(crate) fn persist(&self, file: tempfile::NamedTempFile, name: &str) -> Result<(), ArtifactError> {
         let path = self.path(name);
         file.as_file().sync_all().map_err(io_error("write", &path))?;
-        file.persist(&path).map_err(|error| io_error("name", &path)(error.error))?;
+        file.persist(&path)
+            .map_err(|error| io_error("name", &path)(error.error))?;
         let synced = fs::File::open(self.folder()).and_then(|folder| folder.sync_all());
         synced.map_err(io_error("sync", self.folder()))
     }
@@ -94,7 +99,8 @@ impl Artifacts {
 
     /// Whether an artifact is on disk. `key`: digest of its manifest, or its own if it has no manifest.
     pub fn contains(&self, key: &Digest) -> bool {
-        self.label(key).is_some_and(|label| self.path(&archive_name(&label.file)).is_file())
+        self.label(key)
+            .is_some_and(|label| self.path(&archive_name(&label.file)).is_file())
     }
 
     fn label(&self, key: &Digest) -> Option<Label> {
@@ -185,8 +191,11 @@ impl Artifacts {
             remove(&self.path(&label_name(key)))?;
         }
 
-        let named: Vec<_> =
-            kept.iter().chain(stays.iter().map(|(_, key)| key)).filter_map(|key| Some(self.label(key)?.file)).collect();
+        let named: Vec<_> = kept
+            .iter()
+            .chain(stays.iter().map(|(_, key)| key))
+            .filter_map(|key| Some(self.label(key)?.file))
+            .collect();
         for file in files.into_iter().filter(|file| !named.contains(file)) {
             remove(&self.path(&archive_name(&file)))?;
         }
@@ -263,7 +272,15 @@ mod tests {
         file.write_all(&bytes).unwrap();
         let (key, file_digest) = (Digest::of(format!("manifest of {name}")), Digest::of(&bytes));
         artifacts
-            .admit(key, Label { file: file_digest, holds: Holds::Files }, file, |_| Ok(()))
+            .admit(
+                key,
+                Label {
+                    file: file_digest,
+                    holds: Holds::Files,
+                },
+                file,
+                |_| Ok(()),
+            )
             .await
             .unwrap()
             .unwrap();
@@ -277,8 +294,13 @@ mod tests {
         let key = put(&artifacts, "a.yaml").await;
         assert!(artifacts.contains(&key) && !artifacts.contains(&Digest::of("other")));
         assert_eq!(artifacts.open(&key).unwrap().file("a.yaml", 100).unwrap(), b"a.yaml");
-        let archive = fs::read_dir(artifacts.folder()).unwrap().map(|entry| entry.unwrap().path());
-        let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "archive")).unwrap();
+        let archive = fs::read_dir(artifacts.folder())
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let archive = archive
+            .into_iter()
+            .find(|path| path.extension().is_some_and(|end| end == "archive"))
+            .unwrap();
         fs::write(archive, "other").unwrap();
         assert!(matches!(artifacts.open(&key), Err(ArtifactError::Missing(_))));
         assert!(!artifacts.contains(&key));
@@ -296,13 +318,25 @@ mod tests {
             let mut file = artifacts.temporary().unwrap();
             file.write_all(&bytes).unwrap();
             let key = Digest::of(&bytes);
-            assert!(artifacts.admit(key, Label { file: key, holds }, file, |_| Ok(())).await.unwrap().is_err());
+            assert!(
+                artifacts
+                    .admit(key, Label { file: key, holds }, file, |_| Ok(()))
+                    .await
+                    .unwrap()
+                    .is_err()
+            );
         }
         let bytes = tar("a", b"x");
         let mut file = artifacts.temporary().unwrap();
         file.write_all(&bytes).unwrap();
-        let label = Label { file: Digest::of(&bytes), holds: Holds::Files };
-        let refused = artifacts.admit(label.file, label, file, |_| Err("no".to_owned())).await.unwrap();
+        let label = Label {
+            file: Digest::of(&bytes),
+            holds: Holds::Files,
+        };
+        let refused = artifacts
+            .admit(label.file, label, file, |_| Err("no".to_owned()))
+            .await
+            .unwrap();
         assert_eq!(refused, Err("no".to_owned()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     }
@@ -315,7 +349,10 @@ mod tests {
         for n in 0..12 {
             let key = put(&artifacts, &format!("{n}.yaml")).await;
             let time = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(n));
-            let label = fs::File::options().write(true).open(artifacts.path(&label_name(&key))).unwrap();
+            let label = fs::File::options()
+                .write(true)
+                .open(artifacts.path(&label_name(&key)))
+                .unwrap();
             label.set_times(time).unwrap();
             keys.push(key);
         }
@@ -323,7 +360,12 @@ mod tests {
         fs::write(artifacts.path("index.jsonl"), "x").unwrap();
         artifacts.tidy(vec![keys[0]]).await.unwrap();
         let here: Vec<_> = keys.iter().map(|key| artifacts.contains(key)).collect();
-        assert_eq!(here, [true, false, false, false, true, true, true, true, true, true, true, true]);
+        assert_eq!(
+            here,
+            [
+                true, false, false, false, true, true, true, true, true, true, true, true
+            ]
+        );
         assert!(artifacts.open(&keys[1]).is_err() && artifacts.open(&keys[0]).is_ok());
         assert!(!artifacts.path("tmp-left").exists() && artifacts.path("index.jsonl").exists());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2 * 9 + 1);

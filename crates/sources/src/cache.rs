@@ -51,7 +51,11 @@ struct File {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     #[error("{what} {} in the bundle cache", path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     /// The file was set aside; the bundle must be made or fetched again.
     #[error("bundle {digest} in the cache is damaged and was set aside")]
     Corrupt { digest: Digest, source: ArchiveError },
@@ -73,7 +77,9 @@ impl BundleCache {
             let name = name.to_string_lossy();
             if name.starts_with(TEMPORARY) || name.ends_with(QUARANTINE) {
                 fs::remove_file(&path).map_err(io_error("remove", &path))?;
-            } else if let Some(digest) = name.strip_suffix(SUFFIX).and_then(|hex| format!("sha256:{hex}").parse().ok())
+            } else if let Some(digest) = name
+                .strip_suffix(SUFFIX)
+                .and_then(|hex| format!("sha256:{hex}").parse().ok())
             {
                 let metadata = entry.metadata().map_err(io_error("look at", &path))?;
                 found.push((metadata.modified().ok(), digest, metadata.len()));
@@ -85,7 +91,12 @@ impl BundleCache {
         for (_, digest, bytes) in found {
             state.insert(digest, bytes);
         }
-        Ok(Self(Arc::new(Inner { folder: folder.to_owned(), max_bytes, limits, state: Mutex::new(state) })))
+        Ok(Self(Arc::new(Inner {
+            folder: folder.to_owned(),
+            max_bytes,
+            limits,
+            state: Mutex::new(state),
+        })))
     }
 
     /// Whether there is a file for this bundle.
@@ -157,24 +168,34 @@ impl Inner {
             self.state().remove(digest);
             let aside = path.with_extension(&QUARANTINE[1..]);
             fs::rename(&path, &aside).map_err(io_error("set aside", &path))?;
-            return Err(CacheError::Corrupt { digest: *digest, source });
+            return Err(CacheError::Corrupt {
+                digest: *digest,
+                source,
+            });
         }
         self.state().touch(digest);
         Ok(Some(compressed))
     }
 
     fn write(&self, digest: &Digest, compressed: &[u8]) -> Result<(), CacheError> {
-        archive::decompress(compressed, digest, &self.limits)
-            .map_err(|source| CacheError::NotThis { digest: *digest, source })?;
+        archive::decompress(compressed, digest, &self.limits).map_err(|source| CacheError::NotThis {
+            digest: *digest,
+            source,
+        })?;
         let path = self.path(digest);
         let mut file = tempfile::Builder::new()
             .prefix(TEMPORARY)
             .tempfile_in(&self.folder)
             .map_err(io_error("make a file for", &path))?;
-        file.write_all(compressed).and_then(|()| file.as_file().sync_all()).map_err(io_error("write", &path))?;
-        file.persist(&path).map_err(|error| io_error("name", &path)(error.error))?;
+        file.write_all(compressed)
+            .and_then(|()| file.as_file().sync_all())
+            .map_err(io_error("write", &path))?;
+        file.persist(&path)
+            .map_err(|error| io_error("name", &path)(error.error))?;
         // Otherwise a power cut could lose the name while a row says that the file exists.
-        fs::File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(io_error("sync", &self.folder))?;
+        fs::File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(io_error("sync", &self.folder))?;
         let evicted = {
             let mut state = self.state();
             state.insert(*digest, compressed.len() as u64);
@@ -196,7 +217,13 @@ impl State {
         self.remove(&digest);
         self.clock += 1;
         self.total += bytes;
-        self.files.insert(digest, File { bytes, used: self.clock });
+        self.files.insert(
+            digest,
+            File {
+                bytes,
+                used: self.clock,
+            },
+        );
     }
 
     fn remove(&mut self, digest: &Digest) {
@@ -218,8 +245,12 @@ impl State {
             return Vec::new();
         }
         let free = |digest: &Digest| digest != newest && !self.pinned.contains(digest);
-        let mut candidates: Vec<_> =
-            self.files.iter().filter(|(digest, _)| free(digest)).map(|(digest, file)| (file.used, *digest)).collect();
+        let mut candidates: Vec<_> = self
+            .files
+            .iter()
+            .filter(|(digest, _)| free(digest))
+            .map(|(digest, file)| (file.used, *digest))
+            .collect();
         candidates.sort_unstable();
         let mut evicted = Vec::new();
         for (_, digest) in candidates {
@@ -230,7 +261,11 @@ impl State {
             evicted.push(digest);
         }
         if self.total > max_bytes {
-            tracing::warn!(bytes = self.total, max_bytes, "pinned bundles alone are over the cache's size");
+            tracing::warn!(
+                bytes = self.total,
+                max_bytes,
+                "pinned bundles alone are over the cache's size"
+            );
         }
         evicted
     }
@@ -263,7 +298,12 @@ mod tests {
         let mut tree = MemoryTree::default();
         let root = tree.add_files([("a.yaml", content)]);
         let limits = Limits::default();
-        let bytes = archive::pack(&tree, &closure(&tree, &root, &RelPath::root(), &limits).unwrap(), &limits).unwrap();
+        let bytes = archive::pack(
+            &tree,
+            &closure(&tree, &root, &RelPath::root(), &limits).unwrap(),
+            &limits,
+        )
+        .unwrap();
         (Digest::of(&bytes), archive::compress(&bytes).unwrap())
     }
 
@@ -292,7 +332,11 @@ mod tests {
         let (digest, bytes) = bundle("x");
         let cache = open(dir.path(), 1 << 20);
         cache.put(&digest, bytes.clone()).await.unwrap();
-        fs::write(dir.path().join(format!("{}.tar.zst", digest.to_hex())), &bytes[..bytes.len() / 2]).unwrap();
+        fs::write(
+            dir.path().join(format!("{}.tar.zst", digest.to_hex())),
+            &bytes[..bytes.len() / 2],
+        )
+        .unwrap();
         assert!(matches!(cache.get(&digest).await, Err(CacheError::Corrupt { .. })));
         assert!(!cache.contains(&digest));
         assert_eq!(cache.get(&digest).await.unwrap(), None);
@@ -304,7 +348,10 @@ mod tests {
     async fn foreign_bytes_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let cache = open(dir.path(), 1 << 20);
-        assert!(matches!(cache.put(&bundle("x").0, bundle("y").1).await, Err(CacheError::NotThis { .. })));
+        assert!(matches!(
+            cache.put(&bundle("x").0, bundle("y").1).await,
+            Err(CacheError::NotThis { .. })
+        ));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

@@ -113,16 +113,21 @@ fn read_http(data: &SecretData) -> Result<(Option<Credentials>, Option<String>),
     let ca = read_ca(data)?;
     let is_of_ssh = data.contains_key("identity");
     // In a Secret for ssh this is the key's passphrase.
-    let password = if is_of_ssh && !data.contains_key("username") { None } else { line(data, "password")? };
+    let password = if is_of_ssh && !data.contains_key("username") {
+        None
+    } else {
+        line(data, "password")?
+    };
     let basic = (line(data, "username")?, password);
     let token = line(data, "bearerToken")?;
     let app = read_app(data)?;
     let credentials = match (basic, token, app) {
         ((None, None), None, None) if ca.is_none() => return Err(RemoteError::SecretEmpty),
         ((None, None), None, None) => None,
-        ((Some(username), Some(password)), None, None) => {
-            Some(Credentials::Basic { username, password: Secret::new(password) })
-        }
+        ((Some(username), Some(password)), None, None) => Some(Credentials::Basic {
+            username,
+            password: Secret::new(password),
+        }),
         ((None, None), Some(token), None) => Some(Credentials::Bearer(Secret::new(token))),
         ((None, None), None, Some(app)) => Some(Credentials::App(app)),
         ((Some(_), None) | (None, Some(_)), None, None) => return Err(RemoteError::SecretHalf),
@@ -140,7 +145,11 @@ fn read_ssh(data: &SecretData) -> Result<SshAccess, RemoteError> {
     let identity = text("identity")?.ok_or(RemoteError::SshHalf("identity"))?;
     let known_hosts = text("known_hosts")?.ok_or(RemoteError::SshHalf("known_hosts"))?;
     let passphrase = line(data, "password")?.map(Secret::new);
-    Ok(SshAccess { identity: Secret::new(identity), passphrase, known_hosts })
+    Ok(SshAccess {
+        identity: Secret::new(identity),
+        passphrase,
+        known_hosts,
+    })
 }
 
 fn read_app(data: &SecretData) -> Result<Option<App>, RemoteError> {
@@ -152,7 +161,11 @@ fn read_app(data: &SecretData) -> Result<Option<App>, RemoteError> {
         let text = line(data, key)?.ok_or(RemoteError::AppHalf(key))?;
         // GitHub accepts client ids as issuers too.
         let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
-        if plain { Ok(text) } else { Err(RemoteError::SecretText(key)) }
+        if plain {
+            Ok(text)
+        } else {
+            Err(RemoteError::SecretText(key))
+        }
     };
     let (id, installation) = (number(KEYS[0])?, number(KEYS[1])?);
     let key = data.get(KEYS[2]).ok_or(RemoteError::AppHalf(KEYS[2]))?;
@@ -162,7 +175,12 @@ fn read_app(data: &SecretData) -> Result<Option<App>, RemoteError> {
     if api.scheme != Scheme::Https && !(api.scheme == Scheme::Http && is_loopback(&api)) {
         return Err(RemoteError::AppApi);
     }
-    Ok(Some(App { id, installation, key: Secret::new(key), api }))
+    Ok(Some(App {
+        id,
+        installation,
+        key: Secret::new(key),
+        api,
+    }))
 }
 
 /// Reads the Secret that `spec.proxySecretRef` names.
@@ -177,12 +195,20 @@ pub(crate) fn read_proxy(data: &SecretData) -> Result<Proxy, RemoteError> {
         (Some(username), Some(password)) => Some((username, Secret::new(password))),
         _ => return Err(RemoteError::SecretHalf),
     };
-    Ok(Proxy { address, login, ca: read_ca(data)? })
+    Ok(Proxy {
+        address,
+        login,
+        ca: read_ca(data)?,
+    })
 }
 
 fn read_ca(data: &SecretData) -> Result<Option<String>, RemoteError> {
-    let Some(bytes) = data.get("ca.crt").or_else(|| data.get("caFile")) else { return Ok(None) };
-    let pem = std::str::from_utf8(bytes).ok().filter(|pem| pem.contains("-----BEGIN CERTIFICATE-----"));
+    let Some(bytes) = data.get("ca.crt").or_else(|| data.get("caFile")) else {
+        return Ok(None);
+    };
+    let pem = std::str::from_utf8(bytes)
+        .ok()
+        .filter(|pem| pem.contains("-----BEGIN CERTIFICATE-----"));
     pem.map(|pem| Some(pem.to_owned())).ok_or(RemoteError::Ca)
 }
 
@@ -225,10 +251,15 @@ impl Proxy {
 
     /// Texts that must not be shown.
     pub(crate) fn secrets(&self) -> Vec<Zeroizing<String>> {
-        let Some((username, password)) = &self.login else { return Vec::new() };
+        let Some((username, password)) = &self.login else {
+            return Vec::new();
+        };
         let encoded = utf8_percent_encode(password.reveal(), NON_ALPHANUMERIC).to_string();
         let header = basic(username, password);
         let value = header.split_once(' ').map_or("", |(_, value)| value).to_owned();
-        [password.reveal().to_owned(), encoded, value].into_iter().map(Zeroizing::new).collect()
+        [password.reveal().to_owned(), encoded, value]
+            .into_iter()
+            .map(Zeroizing::new)
+            .collect()
     }
 }

@@ -37,7 +37,11 @@ pub enum FileError {
     #[error("{path} {why}")]
     File { path: RelPath, why: &'static str },
     #[error("field {field} of {path}")]
-    Field { path: RelPath, field: String, source: FieldError },
+    Field {
+        path: RelPath,
+        field: String,
+        source: FieldError,
+    },
     #[error("write to mirror")]
     Write(#[source] Box<dyn Error + Send + Sync>),
 }
@@ -64,7 +68,13 @@ impl Mirror {
     pub async fn commit_edit(&self, base: ObjectId, edit: Edit) -> Result<Option<ObjectId>, FileError> {
         let mirror = self.clone();
         spawn(move || {
-            let Edit { path, field, value, message, time } = edit;
+            let Edit {
+                path,
+                field,
+                value,
+                message,
+                time,
+            } = edit;
             let file = File::find(&mirror, base, &path)?;
             let edited = replace_field(&file.text, &field, &value);
             let Some(text) = edited.map_err(|source| refuse_field(path, &field, source))? else {
@@ -86,7 +96,11 @@ impl Mirror {
 }
 
 fn refuse_field(path: RelPath, field: &FieldPath, source: FieldError) -> FileError {
-    FileError::Field { path, field: field.to_string(), source }
+    FileError::Field {
+        path,
+        field: field.to_string(),
+        source,
+    }
 }
 
 struct File {
@@ -98,7 +112,10 @@ struct File {
 
 impl File {
     fn find(mirror: &Mirror, commit: ObjectId, path: &RelPath) -> Result<Self, FileError> {
-        let refuse = |why| FileError::File { path: path.clone(), why };
+        let refuse = |why| FileError::File {
+            path: path.clone(),
+            why,
+        };
         let unreadable = |source: TreeError| MirrorError::Commit { id: commit, source };
         let (objects, mut id) = (mirror.objects(), mirror.root_tree(&commit)?);
         let (mut trees, mut names) = (Vec::new(), path.names().peekable());

@@ -147,7 +147,12 @@ impl FetchReason {
 
 impl FetchError {
     pub(crate) fn new(what: &'static str, url: &Url, reason: FetchReason, evidence: impl Into<String>) -> Self {
-        Self { what, url: show(url), reason, evidence: evidence.into() }
+        Self {
+            what,
+            url: show(url),
+            reason,
+            evidence: evidence.into(),
+        }
     }
 
     pub fn retry(&self) -> Retry {

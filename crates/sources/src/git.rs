@@ -77,7 +77,12 @@ pub struct GitLimits {
 /// many times over; git's own limit of packs is 50.
 impl Default for GitLimits {
     fn default() -> Self {
-        Self { refs: 100_000, refs_bytes: 32 << 20, mirror_bytes: 2 << 30, packs: 40 }
+        Self {
+            refs: 100_000,
+            refs_bytes: 32 << 20,
+            mirror_bytes: 2 << 30,
+            packs: 40,
+        }
     }
 }
 
@@ -142,7 +147,16 @@ impl Git {
         std::fs::DirBuilder::new().mode(0o700).create(&home)?;
         let (mint, identities, locks) = (Mint::default(), Identities::default(), Mutex::default());
         let (program, ssh) = (find_program("git"), find_program("ssh"));
-        Ok(Self(Arc::new(Inner { program, ssh, home, limits, web, mint, identities, locks })))
+        Ok(Self(Arc::new(Inner {
+            program,
+            ssh,
+            home,
+            limits,
+            web,
+            mint,
+            identities,
+            locks,
+        })))
     }
 
     pub(crate) fn web(&self) -> &Web {
@@ -176,7 +190,11 @@ impl Git {
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
 
-        let known = if is_mirror_of(remote, mirror).await { open_mirror(mirror).await } else { None };
+        let known = if is_mirror_of(remote, mirror).await {
+            open_mirror(mirror).await
+        } else {
+            None
+        };
         let before = match &known {
             Some(known) => tracked(known).await,
             None => None,
@@ -191,16 +209,27 @@ impl Git {
         let is_default = *reference == Reference::Default;
         let name = match (&branch, &known) {
             (Some(branch), Some(known))
-                if is_whole && self.follow(session, branch, is_default, (known, mirror), timeout).await? =>
+                if is_whole
+                    && self
+                        .follow(session, branch, is_default, (known, mirror), timeout)
+                        .await? =>
             {
                 Some(branch.clone())
             }
-            (_, known) => self.look_up(session, reference, (known.as_ref(), mirror), timeout).await?,
+            (_, known) => {
+                self.look_up(session, reference, (known.as_ref(), mirror), timeout)
+                    .await?
+            }
         };
 
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         // A recreated mirror must be opened again.
-        let opened = if before.is_some() { known } else { open_mirror(mirror).await }.ok_or_else(missing)?;
+        let opened = if before.is_some() {
+            known
+        } else {
+            open_mirror(mirror).await
+        }
+        .ok_or_else(missing)?;
         let now = tracked(&opened).await.ok_or_else(missing)?;
         let commit = now.commit.ok_or_else(missing)?;
         let fetched = before.as_ref() != Some(&now);
@@ -213,7 +242,15 @@ impl Git {
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }
-        Ok(Synced { revision: Revision { name, commit, object: now.id }, fetched, rewritten })
+        Ok(Synced {
+            revision: Revision {
+                name,
+                commit,
+                object: now.id,
+            },
+            fetched,
+            rewritten,
+        })
     }
 
     /// Fetches a branch into a mirror that already has it, in one connection instead of two: git checks it before the
@@ -262,7 +299,10 @@ impl Git {
             self.fetch(session, &wanted, TRACKED, mirror, None, timeout).await?;
         }
         if *reference == Reference::Default {
-            let branch = wanted.name.as_deref().filter(|name| wanted.refspec == HEAD && *name != HEAD);
+            let branch = wanted
+                .name
+                .as_deref()
+                .filter(|name| wanted.refspec == HEAD && *name != HEAD);
             remember_default(remote, mirror, branch).await?;
         }
         Ok(wanted.name)
@@ -276,65 +316,119 @@ impl Git {
         timeout: Duration,
     ) -> Result<Wanted, GitError> {
         let missing = |evidence| {
-            GitError::new("find", session.remote, GitReason::ReferenceMissing(reference.to_string()), evidence)
+            GitError::new(
+                "find",
+                session.remote,
+                GitReason::ReferenceMissing(reference.to_string()),
+                evidence,
+            )
         };
         match reference {
             // A commit never moves; the fetch shows whether it exists.
-            Reference::Commit(id) => Ok(Wanted { name: None, refspec: id.to_string(), id: *id, is_commit: true }),
+            Reference::Commit(id) => Ok(Wanted {
+                name: None,
+                refspec: id.to_string(),
+                id: *id,
+                is_commit: true,
+            }),
             Reference::Branch(name) => {
                 let full = format!("refs/heads/{name}");
                 let refs = self.list_refs(session, &["--heads", "--", URL, &full], timeout).await?;
                 match refs.get(&full) {
-                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
-                    None => Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await),
+                    Some(id) => Ok(Wanted {
+                        name: Some(name.clone()),
+                        refspec: full,
+                        id,
+                        is_commit: false,
+                    }),
+                    None => Err(self
+                        .explain_missing(session, "--heads", "refs/heads/", timeout, missing)
+                        .await),
                 }
             }
             Reference::Tag(name) => {
                 let full = format!("refs/tags/{name}");
-                let refs = self.list_refs(session, &["--tags", "--refs", "--", URL, &full], timeout).await?;
+                let refs = self
+                    .list_refs(session, &["--tags", "--refs", "--", URL, &full], timeout)
+                    .await?;
                 match refs.get(&full) {
-                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
-                    None => Err(self.explain_missing(session, "--tags", "refs/tags/", timeout, missing).await),
+                    Some(id) => Ok(Wanted {
+                        name: Some(name.clone()),
+                        refspec: full,
+                        id,
+                        is_commit: false,
+                    }),
+                    None => Err(self
+                        .explain_missing(session, "--tags", "refs/tags/", timeout, missing)
+                        .await),
                 }
             }
             Reference::Full(name) => {
                 let refs = self.list_refs(session, &["--", URL, name], timeout).await?;
                 match refs.get(name) {
-                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: name.clone(), id, is_commit: false }),
+                    Some(id) => Ok(Wanted {
+                        name: Some(name.clone()),
+                        refspec: name.clone(),
+                        id,
+                        is_commit: false,
+                    }),
                     None => Err(self.explain_missing(session, "", "refs/", timeout, missing).await),
                 }
             }
             Reference::Named(name) => self.look_for(session, name, timeout).await,
             Reference::Default => {
                 let fallback = format!("refs/heads/{FALLBACK}");
-                let refs = self.list_refs(session, &["--symref", "--", URL, HEAD, &fallback], timeout).await?;
+                let refs = self
+                    .list_refs(session, &["--symref", "--", URL, HEAD, &fallback], timeout)
+                    .await?;
                 // A HEAD that names no branch has no other name.
                 let head = refs.get(HEAD).map(|id| (refs.head().unwrap_or(HEAD), HEAD, id));
                 match head.or_else(|| Some((FALLBACK, fallback.as_str(), refs.get(&fallback)?))) {
                     Some((name, refspec, id)) => {
                         let (name, refspec) = (Some(name.to_owned()), refspec.to_owned());
-                        Ok(Wanted { name, refspec, id, is_commit: false })
+                        Ok(Wanted {
+                            name,
+                            refspec,
+                            id,
+                            is_commit: false,
+                        })
                     }
-                    None => Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await),
+                    None => Err(self
+                        .explain_missing(session, "--heads", "refs/heads/", timeout, missing)
+                        .await),
                 }
             }
             Reference::Semver(range) => {
-                let refs = self.list_refs(session, &["--tags", "--refs", "--", URL], timeout).await?;
+                let refs = self
+                    .list_refs(session, &["--tags", "--refs", "--", URL], timeout)
+                    .await?;
                 let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
                 let Some(name) = range.choose(names).map(str::to_owned) else {
                     return Err(missing(format!("{} tags, none in the range", refs.len())));
                 };
                 let full = format!("refs/tags/{name}");
                 let id = refs.get(&full).ok_or_else(|| missing(String::new()))?;
-                Ok(Wanted { name: Some(name), refspec: full, id, is_commit: false })
+                Ok(Wanted {
+                    name: Some(name),
+                    refspec: full,
+                    id,
+                    is_commit: false,
+                })
             }
         }
     }
 
     async fn list_refs(&self, session: &Session<'_>, args: &[&str], timeout: Duration) -> Result<RemoteRefs, GitError> {
         let limits = &self.0.limits;
-        let call = Call { what: "list the references of", timeout, max_output: limits.refs_bytes, watch: None };
-        let output = self.run(call, session, &[&["ls-remote", "--quiet"], args].concat()).await?;
+        let call = Call {
+            what: "list the references of",
+            timeout,
+            max_output: limits.refs_bytes,
+            watch: None,
+        };
+        let output = self
+            .run(call, session, &[&["ls-remote", "--quiet"], args].concat())
+            .await?;
         RemoteRefs::parse(&output, limits.refs)
             .map_err(|reason| GitError::new(call.what, session.remote, reason, String::new()))
     }
@@ -352,8 +446,11 @@ impl Git {
         match self.list_refs(session, &["--", URL], timeout).await {
             Ok(all) if all.len() == 0 => GitError::new("find", session.remote, GitReason::Empty, String::new()),
             Ok(all) => {
-                let names: Vec<_> =
-                    all.names().filter_map(|n| n.strip_prefix(prefix)).filter(|n| !n.ends_with("^{}")).collect();
+                let names: Vec<_> = all
+                    .names()
+                    .filter_map(|n| n.strip_prefix(prefix))
+                    .filter(|n| !n.ends_with("^{}"))
+                    .collect();
                 let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
                 let shown = farwater_bundle::path::escape(shown.as_bytes());
                 let more = names.len().saturating_sub(SHOWN);
@@ -386,11 +483,22 @@ impl Git {
         }
         tokio::fs::create_dir_all(mirror).await.map_err(fail)?;
         let format = format!("--object-format={}", id.algorithm());
-        let call =
-            Call { what: "prepare a mirror of", timeout: Duration::from_secs(30), max_output: 4096, watch: None };
+        let call = Call {
+            what: "prepare a mirror of",
+            timeout: Duration::from_secs(30),
+            max_output: 4096,
+            watch: None,
+        };
         let path = mirror.to_string_lossy();
-        self.run_here(call, remote, &["init", "--quiet", "--bare", "--template=", &format, "--", &path]).await?;
-        tokio::fs::write(mirror.join(URL_FILE), remote.url()).await.map_err(fail)
+        self.run_here(
+            call,
+            remote,
+            &["init", "--quiet", "--bare", "--template=", &format, "--", &path],
+        )
+        .await?;
+        tokio::fs::write(mirror.join(URL_FILE), remote.url())
+            .await
+            .map_err(fail)
     }
 
     /// `whole`: the folder whose size is limited, if that is not only the mirror.
@@ -409,19 +517,31 @@ impl Git {
         match result {
             // Servers need not serve a commit by its id. Then fetch everything and look for the commit.
             Err(error) if wanted.is_commit && error.reason.is_refused_commit() => {
-                let specs = [format!("+refs/heads/*:{ALL}/heads/*"), format!("+refs/tags/*:{ALL}/tags/*")];
-                self.fetch_refspecs(session, &[&specs[0], &specs[1]], places, timeout).await?;
-                let call = Call { what: "find a commit in", timeout, max_output: 4096, watch: None };
+                let specs = [
+                    format!("+refs/heads/*:{ALL}/heads/*"),
+                    format!("+refs/tags/*:{ALL}/tags/*"),
+                ];
+                self.fetch_refspecs(session, &[&specs[0], &specs[1]], places, timeout)
+                    .await?;
+                let call = Call {
+                    what: "find a commit in",
+                    timeout,
+                    max_output: 4096,
+                    watch: None,
+                };
                 let dir = git_dir(mirror);
                 let id = wanted.id.to_string();
-                self.run_here(call, session.remote, &[&dir, "update-ref", into, &id]).await.map(drop).map_err(|_| {
-                    GitError::new(
-                        "find",
-                        session.remote,
-                        GitReason::ReferenceMissing(format!("commit {id}")),
-                        String::new(),
-                    )
-                })
+                self.run_here(call, session.remote, &[&dir, "update-ref", into, &id])
+                    .await
+                    .map(drop)
+                    .map_err(|_| {
+                        GitError::new(
+                            "find",
+                            session.remote,
+                            GitReason::ReferenceMissing(format!("commit {id}")),
+                            String::new(),
+                        )
+                    })
             }
             other => other,
         }
@@ -435,10 +555,21 @@ impl Git {
         timeout: Duration,
     ) -> Result<(), GitError> {
         let watch = Some((whole, self.0.limits.mirror_bytes));
-        let call = Call { what: "fetch from", timeout, max_output: 64 << 10, watch };
+        let call = Call {
+            what: "fetch from",
+            timeout,
+            max_output: 64 << 10,
+            watch,
+        };
         let dir = git_dir(mirror);
-        let mut args =
-            vec![dir.as_str(), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"];
+        let mut args = vec![
+            dir.as_str(),
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--no-auto-maintenance",
+        ];
         args.extend(["--no-recurse-submodules", "--prune", "--force", "--", URL]);
         args.extend(specs);
         self.run(call, session, &args).await.map(drop)
@@ -453,11 +584,26 @@ impl Git {
         if packs <= limits.packs {
             return;
         }
-        let call = Call { what: "repack the mirror of", timeout, max_output: 64 << 10, watch: None };
+        let call = Call {
+            what: "repack the mirror of",
+            timeout,
+            max_output: 64 << 10,
+            watch: None,
+        };
         let dir = git_dir(mirror);
         let small = [&dir, "repack", "--quiet", "-d", "--geometric=2"];
         let all = [&dir, "gc", "--quiet", "--prune=1.hour.ago"];
-        let result = self.run_here(call, remote, if bytes > limits.mirror_bytes / 2 { &all[..] } else { &small }).await;
+        let result = self
+            .run_here(
+                call,
+                remote,
+                if bytes > limits.mirror_bytes / 2 {
+                    &all[..]
+                } else {
+                    &small
+                },
+            )
+            .await;
         if let Err(error) = result {
             tracing::warn!(url = remote.url(), %error, "mirror was not repacked");
         }
@@ -514,7 +660,10 @@ async fn tracked(mirror: &Mirror) -> Option<Tracked> {
     let mirror = mirror.clone();
     spawn(move || {
         let id = mirror.reference(TRACKED)?;
-        Some(Tracked { id, commit: mirror.peel_to_commit(&id).ok() })
+        Some(Tracked {
+            id,
+            commit: mirror.peel_to_commit(&id).ok(),
+        })
     })
     .await
 }

@@ -77,13 +77,21 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
     let step = Step::new("fetch the index of", timeout);
     let mut ask = Ask::get(url.clone()).header(header::ACCEPT_ENCODING, "gzip");
     if let Some(head) = &known {
-        ask = head.etag.iter().fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
-        ask = head.last_modified.iter().fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
+        ask = head
+            .etag
+            .iter()
+            .fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
+        ask = head
+            .last_modified
+            .iter()
+            .fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
     }
 
     let answer = site.send(step, ask).await?;
-    if let Some(digest) =
-        known.as_ref().and_then(|head| head.digest).filter(|_| answer.status == StatusCode::NOT_MODIFIED)
+    if let Some(digest) = known
+        .as_ref()
+        .and_then(|head| head.digest)
+        .filter(|_| answer.status == StatusCode::NOT_MODIFIED)
     {
         return Ok(digest);
     }
@@ -101,7 +109,10 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
         None | Some("identity") => false,
         Some("gzip") => true,
         Some(other) => {
-            return Err(answer.fail(FetchReason::Index, format!("it is encoded as {}", escape(other.as_bytes()))));
+            return Err(answer.fail(
+                FetchReason::Index,
+                format!("it is encoded as {}", escape(other.as_bytes())),
+            ));
         }
     };
 
@@ -110,11 +121,20 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
     let sent = answer.save(file.as_file_mut(), MAX_INDEX).await?;
     // An index that was compressed again is still the same one.
     if !is_compressed && known.as_ref().and_then(|head| head.digest) == Some(sent) {
-        save_head(artifacts, &IndexHead { digest: Some(sent), ..head }).map_err(disk)?;
+        save_head(
+            artifacts,
+            &IndexHead {
+                digest: Some(sent),
+                ..head
+            },
+        )
+        .map_err(disk)?;
         return Ok(sent);
     }
     let known = known.and_then(|head| head.digest);
-    let read = read_index(artifacts.clone(), file, is_compressed, known, head).await.map_err(disk)?;
+    let read = read_index(artifacts.clone(), file, is_compressed, known, head)
+        .await
+        .map_err(disk)?;
     read.map_err(|error| FetchError::new(step.what, &url, FetchReason::Index, error.to_string()))
 }
 
@@ -155,7 +175,13 @@ async fn read_index(
             artifacts.write(LINES, lines.as_bytes())?;
         }
         // Written last, because it says which index the lines are from.
-        save_head(&artifacts, &IndexHead { digest: Some(digest), ..head })?;
+        save_head(
+            &artifacts,
+            &IndexHead {
+                digest: Some(digest),
+                ..head
+            },
+        )?;
         Ok(Ok(digest))
     });
     match work.await {
@@ -188,7 +214,9 @@ pub async fn find_chart(
 ) -> Result<FoundChart, FetchError> {
     let step = Step::new("fetch a chart of", timeout);
     let fail = |reason, evidence: String| FetchError::new(step.what, site.url(), reason, evidence);
-    let found = look_up(artifacts, wanted).await.map_err(|error| fail(FetchReason::Disk, chain(&error)))?;
+    let found = look_up(artifacts, wanted)
+        .await
+        .map_err(|error| fail(FetchReason::Disk, chain(&error)))?;
     let (versions, chosen) = found.map_err(|error| fail(FetchReason::Index, error.to_string()))?;
     let Some(version) = chosen.map_err(|problem| fail(FetchReason::ReferenceMissing(asked(wanted)), problem))? else {
         let evidence = match versions.as_slice() {
@@ -201,12 +229,25 @@ pub async fn find_chart(
     if let Some(known) = known.filter(|known| known.entry == entry && artifacts.contains(&known.digest)) {
         return Ok(known.clone());
     }
-    let download = Download { web, site, artifacts, step, wanted, version: &version };
+    let download = Download {
+        web,
+        site,
+        artifacts,
+        step,
+        wanted,
+        version: &version,
+    };
     let mut last = None;
     // One of several URLs is enough.
     for url in &version.urls {
         match download.fetch(url).await {
-            Ok(digest) => return Ok(FoundChart { version: version.version.clone(), digest, entry }),
+            Ok(digest) => {
+                return Ok(FoundChart {
+                    version: version.version.clone(),
+                    digest,
+                    entry,
+                });
+            }
             Err(error) => last = Some(error),
         }
     }
@@ -214,12 +255,20 @@ pub async fn find_chart(
 }
 
 fn asked(wanted: &WantedChart) -> String {
-    format!("chart {} {}", escape(wanted.name.as_bytes()), escape(wanted.version.as_bytes()))
+    format!(
+        "chart {} {}",
+        escape(wanted.name.as_bytes()),
+        escape(wanted.version.as_bytes())
+    )
 }
 
 fn some_of(versions: &[String]) -> String {
     const SHOWN: usize = 5;
-    let shown: Vec<_> = versions.iter().take(SHOWN).map(|version| escape(version.as_bytes())).collect();
+    let shown: Vec<_> = versions
+        .iter()
+        .take(SHOWN)
+        .map(|version| escape(version.as_bytes()))
+        .collect();
     match versions.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
@@ -245,7 +294,9 @@ async fn look_up(
         let names: Vec<String> = versions.iter().map(|version| version.version.clone()).collect();
         let chosen = choose_version(&wanted.version, names.iter().map(String::as_str)).map(|chosen| {
             let chosen = chosen.map(str::to_owned);
-            versions.into_iter().find(|version| Some(&version.version) == chosen.as_ref())
+            versions
+                .into_iter()
+                .find(|version| Some(&version.version) == chosen.as_ref())
         });
         Ok(Ok((names, chosen)))
     });
@@ -260,7 +311,9 @@ pub fn choose_version<'n>(
     if let Some(exact) = names.clone().find(|name| *name == wanted) {
         return Ok(Some(exact));
     }
-    let range: Range = wanted.parse().map_err(|error: crate::range::RangeError| error.to_string())?;
+    let range: Range = wanted
+        .parse()
+        .map_err(|error: crate::range::RangeError| error.to_string())?;
     Ok(range.choose_loosely(names))
 }
 
@@ -282,16 +335,25 @@ impl Download<'_> {
         }
         let url = resolve(stated, url)
             .ok_or_else(|| fail(FetchReason::Index, format!("{} is no address", escape(url.as_bytes()))))?;
-        let answer: Answer =
-            self.site.send(self.step, Ask::get(url.clone()).sign(Sign::Login)).await?.success(self.site)?;
+        let answer: Answer = self
+            .site
+            .send(self.step, Ask::get(url.clone()).sign(Sign::Login))
+            .await?
+            .success(self.site)?;
         let disk = |error: ArtifactError| FetchError::new(self.step.what, &url, FetchReason::Disk, chain(&error));
         let mut file = self.artifacts.temporary().map_err(disk)?;
         let found = answer.save(file.as_file_mut(), MAX_ARCHIVE).await?;
         if let Some(wanted) = self.version.digest.filter(|wanted| *wanted != found) {
-            let reason = FetchReason::Digest { wanted: wanted.into(), found: found.into() };
+            let reason = FetchReason::Digest {
+                wanted: wanted.into(),
+                found: found.into(),
+            };
             return Err(FetchError::new(self.step.what, &url, reason, String::new()));
         }
-        let label = Label { file: found, holds: Holds::Chart };
+        let label = Label {
+            file: found,
+            holds: Holds::Chart,
+        };
         let check = chart_check(self.wanted.name.clone(), Some(self.version.version.clone()));
         let admitted = self.artifacts.admit(found, label, file, check).await.map_err(disk)?;
         admitted.map_err(|problem| FetchError::new(self.step.what, &url, FetchReason::Archive, problem))?;
@@ -302,7 +364,9 @@ impl Download<'_> {
     async fn fetch_from_registry(&self, url: &str) -> Result<Digest, FetchError> {
         let fail = |problem: String| FetchError::new(self.step.what, self.site.url(), FetchReason::Index, problem);
         let place = oci::Place::parse(url).map_err(|error| fail(error.to_string()))?;
-        let tag = place.tag().map_or_else(|| oci::tag_of_version(&self.version.version), str::to_owned);
+        let tag = place
+            .tag()
+            .map_or_else(|| oci::tag_of_version(&self.version.version), str::to_owned);
         let site = self.site.lead_to(self.web, &place.base(false)).await?;
         let registry = oci::Registry::new(site, &place);
         let check = chart_check(self.wanted.name.clone(), Some(self.version.version.clone()));
@@ -318,17 +382,25 @@ pub(crate) fn chart_check(
     /// Far above the largest Chart.yaml.
     const MAX_CHART_YAML: u64 = 1 << 20;
     move |members| {
-        let file = members.file("Chart.yaml", MAX_CHART_YAML).ok_or("it has no Chart.yaml")?;
+        let file = members
+            .file("Chart.yaml", MAX_CHART_YAML)
+            .ok_or("it has no Chart.yaml")?;
         let chart = index::read_chart_yaml(&file).map_err(|error| format!("Chart.yaml: {error}"))?;
         let last = name.rsplit('/').next().unwrap_or_default();
         if chart.name != last {
-            return Err(format!("it is chart {}, not {}", escape(chart.name.as_bytes()), escape(last.as_bytes())));
+            return Err(format!(
+                "it is chart {}, not {}",
+                escape(chart.name.as_bytes()),
+                escape(last.as_bytes())
+            ));
         }
         let same = |a: &str, b: &str| a.trim_start_matches('v') == b.trim_start_matches('v');
         match version.filter(|version| !same(version, &chart.version)) {
-            Some(version) => {
-                Err(format!("it is version {}, not {}", escape(chart.version.as_bytes()), escape(version.as_bytes())))
-            }
+            Some(version) => Err(format!(
+                "it is version {}, not {}",
+                escape(chart.version.as_bytes()),
+                escape(version.as_bytes())
+            )),
             None => Ok(()),
         }
     }
@@ -383,12 +455,26 @@ mod tests {
             assert_eq!(found.as_deref(), expected, "{repository} {address}");
         };
         check("https://h/charts", "a-1.tgz", Some("https://h/charts/a-1.tgz"));
-        check("https://h/charts/", "sub/a-1.tgz?x=y", Some("https://h/charts/sub/a-1.tgz?x=y"));
+        check(
+            "https://h/charts/",
+            "sub/a-1.tgz?x=y",
+            Some("https://h/charts/sub/a-1.tgz?x=y"),
+        );
         check("https://h/charts", "/a-1.tgz", Some("https://h/a-1.tgz"));
         check("https://h/charts", "../a-1.tgz", Some("https://h/a-1.tgz"));
-        check("https://h/charts", "https://other/a-1.tgz", Some("https://other/a-1.tgz"));
+        check(
+            "https://h/charts",
+            "https://other/a-1.tgz",
+            Some("https://other/a-1.tgz"),
+        );
         check("https://h/charts", "//other/a-1.tgz", Some("https://other/a-1.tgz"));
-        for address in ["file:///etc/passwd", "ftp://h/a", "https://user:pw@h/a", "http://", "gopher://x"] {
+        for address in [
+            "file:///etc/passwd",
+            "ftp://h/a",
+            "https://user:pw@h/a",
+            "http://",
+            "gopher://x",
+        ] {
             check("https://h/charts", address, None);
         }
         let index = |url: &str| index_url(&Url::parse(url).unwrap()).to_string();

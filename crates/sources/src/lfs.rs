@@ -63,12 +63,19 @@ impl LargeFile {
         let oid = value("oid").and_then(|oid| oid.strip_prefix("sha256:")).filter(is_oid);
         let size = value("size").and_then(|size| size.parse().ok());
         let (Some(oid), Some(size)) = (oid, size) else {
-            return Some(Err("begins like a pointer to a large file and lacks its oid or size".to_owned()));
+            return Some(Err(
+                "begins like a pointer to a large file and lacks its oid or size".to_owned()
+            ));
         };
         if text.lines().any(|line| line.starts_with("ext-")) {
-            return Some(Err("is a large file that an extension of git-lfs has changed; none is run here".to_owned()));
+            return Some(Err(
+                "is a large file that an extension of git-lfs has changed; none is run here".to_owned(),
+            ));
         }
-        Some(Ok(Self { oid: oid.to_owned(), size }))
+        Some(Ok(Self {
+            oid: oid.to_owned(),
+            size,
+        }))
     }
 }
 
@@ -95,24 +102,35 @@ impl LargeFiles {
                 missing.entry(url).or_default().insert(file.oid.clone(), file);
             }
         }
-        missing.into_iter().map(|(url, files)| (url, files.into_values().collect())).collect()
+        missing
+            .into_iter()
+            .map(|(url, files)| (url, files.into_values().collect()))
+            .collect()
     }
 
     /// `id`: id of the pointer itself.
     pub(crate) fn read(&self, id: &ObjectId, file: &LargeFile, limit: u64) -> Result<Vec<u8>, TreeError> {
         let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| TreeError::Unreadable { id: *id, source };
         if file.size > limit {
-            return Err(TreeError::TooLarge { id: *id, size: file.size, limit });
+            return Err(TreeError::TooLarge {
+                id: *id,
+                size: file.size,
+                limit,
+            });
         }
         let bytes = match fs::read(self.path(file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(unreadable(format!("large file {} is not on this node", file.oid).into()));
+                return Err(unreadable(
+                    format!("large file {} is not on this node", file.oid).into(),
+                ));
             }
             bytes => bytes.map_err(|error| unreadable(error.into()))?,
         };
         if hex::encode(Sha256::digest(&bytes)) != file.oid {
             let _ = fs::remove_file(self.path(file));
-            return Err(unreadable(format!("large file {} was damaged on this node", file.oid).into()));
+            return Err(unreadable(
+                format!("large file {} was damaged on this node", file.oid).into(),
+            ));
         }
         Ok(bytes)
     }
@@ -250,8 +268,13 @@ impl Git {
             None if endpoint.url.host_str() != Some(&host) => Some(self.web().links_of(&host).await),
             links => links.clone(),
         };
-        let route = Route { links, proxy: remote.proxy() };
-        let site = self.web().make_site(&endpoint.url, Access::trusting(remote.ca()), route)?;
+        let route = Route {
+            links,
+            proxy: remote.proxy(),
+        };
+        let site = self
+            .web()
+            .make_site(&endpoint.url, Access::trusting(remote.ca()), route)?;
         for batch in files.chunks(BATCH) {
             let actions = ask_batch(&site, step, &endpoint, batch).await?;
             let (site, endpoint) = (&site, &endpoint);
@@ -259,7 +282,10 @@ impl Git {
                 .into_iter()
                 .map(|(file, action)| async move { download(site, step, endpoint, &file, &action, store).await })
                 .collect();
-            stream::iter(downloads).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+            stream::iter(downloads)
+                .buffer_unordered(AT_ONCE)
+                .try_collect::<()>()
+                .await?;
         }
         Ok(())
     }
@@ -274,32 +300,56 @@ impl Git {
         let url = Url::parse(&format!("{base}{suffix}/info/lfs"));
         let url = url.map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
         let (headers, authorization) = (HeaderMap::new(), session.authorization.clone());
-        Ok(Endpoint { session, url, scheme: address.scheme, headers, authorization })
+        Ok(Endpoint {
+            session,
+            url,
+            scheme: address.scheme,
+            headers,
+            authorization,
+        })
     }
 
     /// For ssh, a remote command returns the URL and headers.
     async fn ask_for_endpoint<'s>(&self, session: &'s Session<'s>) -> Result<Endpoint<'s>, Problem> {
-        let command = format!("git-lfs-authenticate {} download", ssh::quote(&session.remote.address().ssh_path()));
+        let command = format!(
+            "git-lfs-authenticate {} download",
+            ssh::quote(&session.remote.address().ssh_path())
+        );
         let output = self.ask_over_ssh(session, &command, MAX_ANSWER as u64).await?;
         let bad = |why: &str| Problem::new(GitReason::ServerError, format!("git-lfs-authenticate answered {why}"));
         let action: Action = serde_json::from_slice(&output).map_err(|_| bad("no JSON with a href"))?;
         // A loopback address for ssh may have its other server there too.
-        let is_near = session.remote.address().ip().is_some_and(|address| address.is_loopback());
+        let is_near = session
+            .remote
+            .address()
+            .ip()
+            .is_some_and(|address| address.is_loopback());
         let scheme = if is_near { Scheme::Http } else { Scheme::Https };
         let url = parse_href(&action.href, scheme).ok_or_else(|| bad("no https address"))?;
-        Ok(Endpoint { session, url, scheme, headers: headers_of(&action)?, authorization: None })
+        Ok(Endpoint {
+            session,
+            url,
+            scheme,
+            headers: headers_of(&action)?,
+            authorization: None,
+        })
     }
 }
 
 impl Endpoint<'_> {
     fn ask(&self, mut ask: Ask, headers: HeaderMap) -> Ask {
         ask.headers.extend(headers);
-        let sign = self.authorization.as_ref().filter(|_| !ask.headers.contains_key(header::AUTHORIZATION));
+        let sign = self
+            .authorization
+            .as_ref()
+            .filter(|_| !ask.headers.contains_key(header::AUTHORIZATION));
         ask.sign(sign.map_or(Sign::Nothing, |header| Sign::Header(header.clone())))
     }
 
     fn refusal(&self, answer: &Answer) -> Problem {
-        answer.refusal(self.authorization.is_some() || !self.headers.is_empty()).into()
+        answer
+            .refusal(self.authorization.is_some() || !self.headers.is_empty())
+            .into()
     }
 
     /// A server's message for a status: short, and without headers that were sent there, which it may repeat.
@@ -317,7 +367,11 @@ impl Endpoint<'_> {
 /// Only the position of a syntax error is reported, because a parser quotes unexpected text, which may be a token.
 fn read_batch(body: &[u8]) -> Result<BatchAnswer, Problem> {
     serde_json::from_slice(body).map_err(|error| {
-        let why = format!("the batch API's answer can't be read at line {}, column {}", error.line(), error.column());
+        let why = format!(
+            "the batch API's answer can't be read at line {}, column {}",
+            error.line(),
+            error.column()
+        );
         Problem::new(GitReason::ServerError, why)
     })
 }
@@ -329,14 +383,29 @@ async fn ask_batch(
     files: &[LargeFile],
 ) -> Result<Vec<(LargeFile, Action)>, Problem> {
     let bad = |why: String| Problem::new(GitReason::ServerError, why);
-    let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
-    let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
+    let objects = files
+        .iter()
+        .map(|file| Asked {
+            oid: &file.oid,
+            size: file.size,
+        })
+        .collect();
+    let question = BatchRequest {
+        operation: "download",
+        transfers: ["basic"],
+        hash_algo: "sha256",
+        objects,
+    };
     let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
 
     let mut url = endpoint.url.clone();
     url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
-    let ask = Ask::post(url, question).header(header::ACCEPT, MEDIA_TYPE).header(header::CONTENT_TYPE, MEDIA_TYPE);
-    let answer = site.send_unredirected(step, endpoint.ask(ask, endpoint.headers.clone())).await?;
+    let ask = Ask::post(url, question)
+        .header(header::ACCEPT, MEDIA_TYPE)
+        .header(header::CONTENT_TYPE, MEDIA_TYPE);
+    let answer = site
+        .send_unredirected(step, endpoint.ask(ask, endpoint.headers.clone()))
+        .await?;
     if answer.status != StatusCode::OK {
         return Err(endpoint.refusal(&answer));
     }
@@ -344,21 +413,36 @@ async fn ask_batch(
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let answer = read_batch(&body)?;
     if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
-        return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
+        return Err(bad(
+            "the batch API wants a way of transfer that was not offered".to_owned()
+        ));
     }
 
-    let mut described: HashMap<String, Described> =
-        answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
+    let mut described: HashMap<String, Described> = answer
+        .objects
+        .into_iter()
+        .map(|object| (object.oid.clone(), object))
+        .collect();
     let mut found = Vec::new();
     for file in files {
         let described = described.remove(&file.oid);
         let (actions, error) = described.map_or((None, None), |object| (object.actions, object.error));
         if let Some(Refusal { code, message }) = error {
-            let reason = if matches!(code, 404 | 410) { GitReason::NotFound } else { GitReason::ServerError };
-            return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, endpoint.evidence(&message))));
+            let reason = if matches!(code, 404 | 410) {
+                GitReason::NotFound
+            } else {
+                GitReason::ServerError
+            };
+            return Err(Problem::new(
+                reason,
+                format!("{}: {code} {}", file.oid, endpoint.evidence(&message)),
+            ));
         }
         let action = actions.and_then(|actions| actions.download);
-        found.push((file.clone(), action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
+        found.push((
+            file.clone(),
+            action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?,
+        ));
     }
     Ok(found)
 }
@@ -374,19 +458,31 @@ async fn download(
     let bad = |why: &str| Problem::new(GitReason::ServerError, format!("{}: {why}", file.oid));
     let unsafe_address = || bad("its address is no https address");
     let url = parse_href(&action.href, endpoint.scheme).ok_or_else(unsafe_address)?;
-    let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(action)?)).await?;
-    if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
-        let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
+    let mut answer = site
+        .send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(action)?))
+        .await?;
+    if let Some(to) = answer
+        .header(header::LOCATION)
+        .filter(|_| answer.status.is_redirection())
+    {
+        let next = url
+            .join(to)
+            .ok()
+            .and_then(|next| parse_href(next.as_str(), endpoint.scheme));
         // Headers for one address must not be sent to another.
-        answer = site.send(step, Ask::get(next.ok_or_else(unsafe_address)?).sign(Sign::Nothing)).await?;
+        answer = site
+            .send(step, Ask::get(next.ok_or_else(unsafe_address)?).sign(Sign::Nothing))
+            .await?;
     }
     if answer.status != StatusCode::OK {
         return Err(endpoint.refusal(&answer));
     }
     let disk = |error: io::Error| Problem::new(GitReason::Disk, error.to_string());
     let mut temporary = store.begin().map_err(disk)?;
-    let digest =
-        answer.save(temporary.as_file_mut(), file.size).await.map_err(|error: FetchError| match error.reason {
+    let digest = answer
+        .save(temporary.as_file_mut(), file.size)
+        .await
+        .map_err(|error: FetchError| match error.reason {
             FetchReason::TooLarge { .. } => bad("the server sends more than the pointer says"),
             _ => error.into(),
         })?;
@@ -400,14 +496,23 @@ async fn download(
 
 /// An address that a server names. http is only allowed if the repository itself uses it.
 fn parse_href(href: &str, scheme: Scheme) -> Option<Url> {
-    let url = Url::parse(href).ok().filter(|url| url.username().is_empty() && url.password().is_none())?;
+    let url = Url::parse(href)
+        .ok()
+        .filter(|url| url.username().is_empty() && url.password().is_none())?;
     let is_safe = url.scheme() == "https" || (url.scheme() == "http" && scheme == Scheme::Http);
     (is_safe && url.has_host()).then_some(url)
 }
 
 /// The headers that a server requests. Headers for the transport are set by us.
 fn headers_of(action: &Action) -> Result<HeaderMap, Problem> {
-    const OURS: [&str; 6] = ["host", "connection", "content-length", "transfer-encoding", "upgrade", "te"];
+    const OURS: [&str; 6] = [
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "upgrade",
+        "te",
+    ];
     let mut headers = HeaderMap::new();
     for (name, value) in &action.header {
         let bad = || Problem::new(GitReason::ServerError, "the server wants a header that is none");
@@ -436,11 +541,21 @@ mod tests {
         let oid = "4d".repeat(32);
         let check = |text: &str, expected: Option<Result<u64, ()>>| {
             let parsed = LargeFile::parse(text.as_bytes());
-            assert_eq!(parsed.map(|file| file.map(|file| file.size).map_err(drop)), expected, "{text}");
+            assert_eq!(
+                parsed.map(|file| file.map(|file| file.size).map_err(drop)),
+                expected,
+                "{text}"
+            );
         };
         check(&format!("{FIRST_LINE}oid sha256:{oid}\nsize 12\n"), Some(Ok(12)));
-        check(&format!("{FIRST_LINE}ext-0-foo sha256:{oid}\noid sha256:{oid}\nsize 12\n"), Some(Err(())));
-        check(&format!("{FIRST_LINE}oid sha256:../../../etc\nsize 12\n"), Some(Err(())));
+        check(
+            &format!("{FIRST_LINE}ext-0-foo sha256:{oid}\noid sha256:{oid}\nsize 12\n"),
+            Some(Err(())),
+        );
+        check(
+            &format!("{FIRST_LINE}oid sha256:../../../etc\nsize 12\n"),
+            Some(Err(())),
+        );
         check(&format!("{FIRST_LINE}oid sha256:{oid}\nsize -1\n"), Some(Err(())));
         check(&format!("{FIRST_LINE}oid md5:{oid}\nsize 1\n"), Some(Err(())));
         check("kind: ConfigMap\n", None);
@@ -453,13 +568,21 @@ mod tests {
             let found = parse_href(href, scheme).map(|url| url.origin().ascii_serialization());
             assert_eq!(found.as_deref(), expected, "{href}");
         };
-        check("https://s3.example/a?X-Amz=1", Scheme::Https, Some("https://s3.example"));
+        check(
+            "https://s3.example/a?X-Amz=1",
+            Scheme::Https,
+            Some("https://s3.example"),
+        );
         check("https://h:8443/a", Scheme::Http, Some("https://h:8443"));
         check("http://h/a", Scheme::Https, None);
         check("http://h/a", Scheme::Http, Some("http://h"));
         // Other notations of an address are normalized before they are judged.
         check("https://0x7f.1/a", Scheme::Https, Some("https://127.0.0.1"));
-        check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:7f00:1]"));
+        check(
+            "https://[::ffff:7f00:1]/a",
+            Scheme::Https,
+            Some("https://[::ffff:7f00:1]"),
+        );
         check("https://u:p@h/a", Scheme::Https, None);
         check("file:///etc/passwd", Scheme::Https, None);
     }
@@ -468,23 +591,49 @@ mod tests {
     fn nothing_secret_of_a_server_is_told() {
         let read = |download: &str| {
             let body = format!(r#"{{"objects": [{{"oid": "a", "actions": {{"download": {download}}}}}]}}"#);
-            read_batch(body.as_bytes()).map(drop).map_err(|problem| problem.evidence)
+            read_batch(body.as_bytes())
+                .map(drop)
+                .map_err(|problem| problem.evidence)
         };
         let told = "the batch API's answer can't be read at line 1, column";
-        for odd in [r#""https://h/a?sig=hunter2""#, r#"{"href": "https://h/a", "header": "hunter2"}"#, r#"{"href": 2"#]
-        {
+        for odd in [
+            r#""https://h/a?sig=hunter2""#,
+            r#"{"href": "https://h/a", "header": "hunter2"}"#,
+            r#"{"href": 2"#,
+        ] {
             let evidence = read(odd).unwrap_err();
-            assert!(evidence.starts_with(told) && !evidence.contains("hunter2"), "{evidence}");
+            assert!(
+                evidence.starts_with(told) && !evidence.contains("hunter2"),
+                "{evidence}"
+            );
         }
-        assert_eq!(read(r#"{"href": "https://h/a", "header": {"X-Token": "hunter2"}}"#), Ok(()));
+        assert_eq!(
+            read(r#"{"href": "https://h/a", "header": {"X-Token": "hunter2"}}"#),
+            Ok(())
+        );
         let header = HashMap::from([("Authorization".to_owned(), Secret::new("RemoteAuth hunter2"))]);
-        let headers = headers_of(&Action { href: String::new(), header }).unwrap();
+        let headers = headers_of(&Action {
+            href: String::new(),
+            header,
+        })
+        .unwrap();
         let login = [("username", "u"), ("password", "hunter3")];
-        let login = login.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())).into();
+        let login = login
+            .map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()))
+            .into();
         let remote = Remote::new("https://h/a.git", Some(&login)).unwrap();
         let (session, url) = (Session::of(&remote), Url::parse("https://h/info/lfs").unwrap());
-        let endpoint = Endpoint { session: &session, url, scheme: Scheme::Https, headers, authorization: None };
-        assert_eq!(endpoint.evidence("RemoteAuth hunter2 of u:hunter3 has ended\n"), r"*** of u:*** has ended\n");
+        let endpoint = Endpoint {
+            session: &session,
+            url,
+            scheme: Scheme::Https,
+            headers,
+            authorization: None,
+        };
+        assert_eq!(
+            endpoint.evidence("RemoteAuth hunter2 of u:hunter3 has ended\n"),
+            r"*** of u:*** has ended\n"
+        );
         let cut = format!("{}hunter2 hunter3", "x".repeat(155));
         assert!(!endpoint.evidence(&cut).contains("hunt"), "{cut}");
     }

@@ -33,7 +33,10 @@ pub struct Links {
 
 impl Links {
     pub fn new(allowed: impl IntoIterator<Item = Network>) -> Self {
-        Self { allowed: allowed.into_iter().collect(), into_private: false }
+        Self {
+            allowed: allowed.into_iter().collect(),
+            into_private: false,
+        }
     }
 
     /// Whether a link may lead to an address.
@@ -46,7 +49,10 @@ impl Links {
 
     /// Where addresses in a source's spec may lead: also into private networks.
     pub(crate) fn of_stated(&self) -> Self {
-        Self { into_private: true, ..self.clone() }
+        Self {
+            into_private: true,
+            ..self.clone()
+        }
     }
 
     /// Where links of a host may lead. If a host has several addresses, the most distant one counts, including
@@ -61,7 +67,10 @@ impl Links {
                 _ => Zone::Public,
             },
         };
-        Self { into_private: zone != Zone::Public && !reached.is_public(), ..self.clone() }
+        Self {
+            into_private: zone != Zone::Public && !reached.is_public(),
+            ..self.clone()
+        }
     }
 }
 
@@ -128,9 +137,15 @@ fn zone_of(address: IpAddr) -> Zone {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();
             let shared = a == 100 && (64..128).contains(&b);
-            (address.is_loopback() || address.is_link_local(), address.is_private() || shared)
+            (
+                address.is_loopback() || address.is_link_local(),
+                address.is_private() || shared,
+            )
         }
-        IpAddr::V6(address) => (address.is_loopback() || address.is_unicast_link_local(), address.is_unique_local()),
+        IpAddr::V6(address) => (
+            address.is_loopback() || address.is_unicast_link_local(),
+            address.is_unique_local(),
+        ),
     };
     match (local, private) {
         (true, _) => Zone::Local,
@@ -162,7 +177,11 @@ impl FromStr for Network {
         let address: IpAddr = address.parse().map_err(|_| error())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), |bits| bits.parse::<u8>().map_err(|_| error()))?;
-        if bits > most { Err(error()) } else { Ok(Self { address, bits }) }
+        if bits > most {
+            Err(error())
+        } else {
+            Ok(Self { address, bits })
+        }
     }
 }
 
@@ -245,7 +264,10 @@ pub(crate) enum ResolveError {
 /// The addresses of a host at its port, if all of them are allowed: one that was left out might be used after the next
 /// lookup.
 pub(crate) async fn resolve(links: &Links, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
-    let unresolved = |why: String| ResolveError::Unresolved { host: host.to_owned(), why };
+    let unresolved = |why: String| ResolveError::Unresolved {
+        host: host.to_owned(),
+        why,
+    };
     let mut found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
         Err(_) => match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port))).await {
@@ -256,7 +278,11 @@ pub(crate) async fn resolve(links: &Links, host: &str, port: u16) -> Result<Vec<
     };
     found.dedup();
     match found.iter().find(|address| !links.allows(address.ip())) {
-        Some(address) => Err(Refused { host: host.to_owned(), address: address.ip() }.into()),
+        Some(address) => Err(Refused {
+            host: host.to_owned(),
+            address: address.ip(),
+        }
+        .into()),
         None if found.is_empty() => Err(unresolved("it has no address".to_owned())),
         None => Ok(found),
     }
@@ -349,7 +375,11 @@ mod tests {
         assert!(matches!(refused, ResolveError::Refused(_)), "{refused}");
         let local = Links::new(["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap()));
         let found = resolve(&local, "localhost", 8443).await.unwrap();
-        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 8443));
+        assert!(
+            found
+                .iter()
+                .all(|address| address.ip().is_loopback() && address.port() == 8443)
+        );
         let unknown = resolve(&local, "nothing.invalid", 443).await.unwrap_err();
         assert!(matches!(unknown, ResolveError::Unresolved { .. }), "{unknown}");
     }
@@ -375,10 +405,20 @@ mod tests {
         // A name that was public at an earlier connection, and is local at the next lookup.
         let reached = Reached::default();
         reached.note("10.1.1.1".parse().unwrap());
-        assert!(links.of_host("localhost", &reached).await.allows("10.1.2.3".parse().unwrap()));
+        assert!(
+            links
+                .of_host("localhost", &reached)
+                .await
+                .allows("10.1.2.3".parse().unwrap())
+        );
         reached.note("1.1.1.1".parse().unwrap());
         reached.note("127.0.0.1".parse().unwrap());
-        assert!(!links.of_host("localhost", &reached).await.allows("10.1.2.3".parse().unwrap()));
+        assert!(
+            !links
+                .of_host("localhost", &reached)
+                .await
+                .allows("10.1.2.3".parse().unwrap())
+        );
     }
 
     #[test]

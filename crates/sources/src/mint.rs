@@ -54,7 +54,11 @@ impl Minted {
     /// `left`: remaining lifetime. None: not stated.
     pub fn new(username: Option<String>, token: Secret, left: Option<Duration>) -> Self {
         let kept = left.map_or(UNSAID, |left| left.saturating_sub(MARGIN.min(left / 2)).min(LONGEST));
-        Self { username, token, until: Instant::now() + kept }
+        Self {
+            username,
+            token,
+            until: Instant::now() + kept,
+        }
     }
 
     pub fn header(&self) -> Zeroizing<String> {
@@ -74,7 +78,8 @@ pub(crate) struct Mint(Mutex<HashMap<Fingerprint, Place>>);
 impl Mint {
     /// A token that reads the remote's repository.
     pub async fn of_app(&self, app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
-        self.get(fingerprint_of_app(app), ask_api(app, web, remote, timeout)).await
+        self.get(fingerprint_of_app(app), ask_api(app, web, remote, timeout))
+            .await
     }
 
     /// `host`: `host[:port]`.
@@ -145,22 +150,40 @@ struct Token {
 async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
     let unusable = |_| GitReason::KeyUnusable("githubAppPrivateKey is no RSA key in PEM".to_owned());
     let key = EncodingKey::from_rsa_pem(app.key.reveal().as_bytes()).map_err(|e| Problem::new(unusable(e), ""))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().cast_signed());
-    let claims = Claims { iat: now - JWT_SKEW, exp: now + JWT_LIFE, iss: &app.id };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs().cast_signed());
+    let claims = Claims {
+        iat: now - JWT_SKEW,
+        exp: now + JWT_LIFE,
+        iss: &app.id,
+    };
     let signed = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key);
     let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
 
-    let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
+    let url = format!(
+        "{}/app/installations/{}/access_tokens",
+        app.api.as_str(),
+        app.installation
+    );
     let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
-    let route = Route { links: None, proxy: remote.proxy() };
+    let route = Route {
+        links: None,
+        proxy: remote.proxy(),
+    };
     let site = web.make_site(&url, Access::trusting(remote.ca()), route)?;
     let ask = Ask::post(url, "").header(header::ACCEPT, "application/vnd.github+json");
     let ask = ask.header(HeaderName::from_static("x-github-api-version"), "2022-11-28");
     let ask = ask.sign(Sign::Header(Zeroizing::new(format!("Bearer {}", *signed))));
-    let answer = site.send_unredirected(Step::new("mint a token at", timeout), ask).await?;
+    let answer = site
+        .send_unredirected(Step::new("mint a token at", timeout), ask)
+        .await?;
     if answer.status != StatusCode::CREATED {
         let problem = Problem::from(answer.refusal(true));
-        return Err(Problem::new(problem.reason, format!("{} of the app's API", problem.evidence)));
+        return Err(Problem::new(
+            problem.reason,
+            format!("{} of the app's API", problem.evidence),
+        ));
     }
 
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
@@ -171,7 +194,9 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
         return Err(bad());
     }
 
-    let left = answer.expires_at.map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
+    let left = answer
+        .expires_at
+        .map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
     Ok(Minted::new(Some("x-access-token".to_owned()), answer.token, left))
 }
 

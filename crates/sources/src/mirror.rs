@@ -29,7 +29,10 @@ pub struct Mirror {
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
     #[error("open mirror {}", path.display())]
-    Open { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    Open {
+        path: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("read commit {id} of the mirror")]
     Commit { id: ObjectId, source: TreeError },
     #[error("{id} is no commit")]
@@ -50,7 +53,10 @@ impl MirrorError {
         use farwater_bundle::ClosureReason::Tree;
         match self {
             Self::Open { .. } => true,
-            Self::Commit { source: TreeError::Missing(_) | TreeError::Unreadable { .. }, .. } => true,
+            Self::Commit {
+                source: TreeError::Missing(_) | TreeError::Unreadable { .. },
+                ..
+            } => true,
             Self::Closure(error) => matches!(error.reason, Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })),
             Self::Pack(PackError::Read { source, .. }) => {
                 matches!(source, TreeError::Missing(_) | TreeError::Unreadable { .. })
@@ -80,10 +86,17 @@ impl std::fmt::Debug for Mirror {
 impl Mirror {
     /// Opens a mirror that [`crate::Git::sync`] made. Blocking, like all functions here that are not `async`.
     pub fn open(path: &Path) -> Result<Self, MirrorError> {
-        let options = gix::open::Options::isolated().open_path_as_is(true).with(gix::sec::Trust::Full);
-        let repository = gix::ThreadSafeRepository::open_opts(path, options)
-            .map_err(|error| MirrorError::Open { path: path.to_owned(), source: error.into() })?;
-        Ok(Self { repository, path: path.to_owned() })
+        let options = gix::open::Options::isolated()
+            .open_path_as_is(true)
+            .with(gix::sec::Trust::Full);
+        let repository = gix::ThreadSafeRepository::open_opts(path, options).map_err(|error| MirrorError::Open {
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+        Ok(Self {
+            repository,
+            path: path.to_owned(),
+        })
     }
 
     /// The id in a reference, not peeled.
@@ -98,7 +111,10 @@ impl Mirror {
         let objects = self.objects();
         let mut id = *id;
         for _ in 0..MAX_PEEL {
-            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+            match objects
+                .read(&id, MAX_COMMIT_BYTES)
+                .map_err(|source| MirrorError::Commit { id, source })?
+            {
                 (gix::objs::Kind::Commit, _) => return Ok(id),
                 (gix::objs::Kind::Tag, data) => id = header(&data, "object").ok_or(MirrorError::NotACommit { id })?,
                 _ => return Err(MirrorError::NotACommit { id }),
@@ -110,7 +126,11 @@ impl Mirror {
     /// The root tree of a commit.
     pub fn root_tree(&self, commit: &ObjectId) -> Result<ObjectId, MirrorError> {
         let id = *commit;
-        match self.objects().read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+        match self
+            .objects()
+            .read(&id, MAX_COMMIT_BYTES)
+            .map_err(|source| MirrorError::Commit { id, source })?
+        {
             (gix::objs::Kind::Commit, data) => header(&data, "tree").ok_or(MirrorError::NotACommit { id }),
             _ => Err(MirrorError::NotACommit { id }),
         }
@@ -119,8 +139,12 @@ impl Mirror {
     /// Whether `before` is in the history of `now`. False also if this is unknown.
     pub(crate) fn is_ancestor(&self, before: &ObjectId, now: &ObjectId) -> bool {
         let repository = self.repository.to_thread_local();
-        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
-        repository.merge_base(before, now).is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
+        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else {
+            return false;
+        };
+        repository
+            .merge_base(before, now)
+            .is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
     }
 
     /// The merge base of two commits. If one is an ancestor of the other, that one. None also if this is unknown.
@@ -137,7 +161,9 @@ impl Mirror {
     /// Whether two commits have a common ancestor. False also if this is unknown, e.g. for a commit of another mirror.
     pub fn are_related(&self, before: &ObjectId, now: &ObjectId) -> bool {
         let repository = self.repository.to_thread_local();
-        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
+        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else {
+            return false;
+        };
         repository.merge_base(before, now).is_ok_and(|base| base.is_some())
     }
 
@@ -146,7 +172,10 @@ impl Mirror {
         let objects = self.objects();
         let mut id = *commit;
         loop {
-            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+            match objects
+                .read(&id, MAX_COMMIT_BYTES)
+                .map_err(|source| MirrorError::Commit { id, source })?
+            {
                 (gix::objs::Kind::Commit, data) => match first_parent(&data) {
                     Some(parent) => id = parent,
                     None => return Ok(id),
@@ -194,7 +223,10 @@ impl Mirror {
         let mirror = self.clone();
         blocking(move || {
             let objects = mirror.objects();
-            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+            match objects
+                .read(&id, MAX_COMMIT_BYTES)
+                .map_err(|source| MirrorError::Commit { id, source })?
+            {
                 (gix::objs::Kind::Commit, data) => Ok(author(&data)),
                 _ => Err(MirrorError::NotACommit { id }),
             }
@@ -208,7 +240,11 @@ impl Mirror {
         blocking(move || {
             let bytes = archive::pack(&mirror.objects(), &closure, &limits)?;
             let compressed = archive::compress(&bytes)?;
-            Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
+            Ok(PackedBundle {
+                digest: Digest::of(&bytes),
+                bytes: bytes.len() as u64,
+                compressed,
+            })
         })
         .await
     }
@@ -240,18 +276,37 @@ impl MirrorObjects {
     /// which gix does not accept.
     fn own(&self, id: &ObjectId) -> Result<gix::ObjectId, TreeError> {
         let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
-        if wanted.kind() == self.repository.object_hash() { Ok(wanted) } else { Err(TreeError::Missing(*id)) }
+        if wanted.kind() == self.repository.object_hash() {
+            Ok(wanted)
+        } else {
+            Err(TreeError::Missing(*id))
+        }
     }
 
     /// Checks the size first, so that a blob that is too large is never inflated.
     pub(crate) fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
-        let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        let unreadable = |error: gix::Error| TreeError::Unreadable {
+            id: *id,
+            source: error.into(),
+        };
         let wanted = self.own(id)?;
-        let header = self.repository.try_find_header(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
+        let header = self
+            .repository
+            .try_find_header(wanted)
+            .map_err(unreadable)?
+            .ok_or(TreeError::Missing(*id))?;
         if header.size() > limit {
-            return Err(TreeError::TooLarge { id: *id, size: header.size(), limit });
+            return Err(TreeError::TooLarge {
+                id: *id,
+                size: header.size(),
+                limit,
+            });
         }
-        let object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
+        let object = self
+            .repository
+            .try_find_object(wanted)
+            .map_err(unreadable)?
+            .ok_or(TreeError::Missing(*id))?;
         Ok((object.kind, object.detach().data))
     }
 
@@ -269,7 +324,10 @@ impl MirrorObjects {
     /// The size of an object, without reading it.
     pub(crate) fn size(&self, id: &ObjectId) -> Result<u64, TreeError> {
         let header = self.repository.try_find_header(self.own(id)?);
-        let header = header.map_err(|error| TreeError::Unreadable { id: *id, source: error.into() })?;
+        let header = header.map_err(|error| TreeError::Unreadable {
+            id: *id,
+            source: error.into(),
+        })?;
         Ok(header.ok_or(TreeError::Missing(*id))?.size())
     }
 
@@ -278,7 +336,10 @@ impl MirrorObjects {
         match self.read(id, MAX_COMMIT_BYTES)? {
             (gix::objs::Kind::Commit, data) => Ok((true, data)),
             (gix::objs::Kind::Tag, data) => Ok((false, data)),
-            (kind, _) => Err(TreeError::Unreadable { id: *id, source: format!("it is a {kind}").into() }),
+            (kind, _) => Err(TreeError::Unreadable {
+                id: *id,
+                source: format!("it is a {kind}").into(),
+            }),
         }
     }
 
@@ -293,7 +354,11 @@ impl MirrorObjects {
     pub(crate) fn commit_at(&self, root: &ObjectId, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
         let (mut tree, mut names) = (*root, path.names().peekable());
         while let Some(name) = names.next() {
-            let Some(entry) = self.entries(&tree)?.into_iter().find(|entry| entry.name == name.as_bytes()) else {
+            let Some(entry) = self
+                .entries(&tree)?
+                .into_iter()
+                .find(|entry| entry.name == name.as_bytes())
+            else {
                 return Ok(None);
             };
             match (entry.mode, names.peek()) {
@@ -318,8 +383,10 @@ impl MirrorObjects {
 impl Tree for MirrorObjects {
     fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
         let data = self.expect(id, gix::objs::Kind::Tree, MAX_TREE_BYTES)?;
-        parse_tree(&data, id.as_bytes().len())
-            .ok_or_else(|| TreeError::Unreadable { id: *id, source: "it is not a well-formed tree".into() })
+        parse_tree(&data, id.as_bytes().len()).ok_or_else(|| TreeError::Unreadable {
+            id: *id,
+            source: "it is not a well-formed tree".into(),
+        })
     }
 
     fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
@@ -361,7 +428,12 @@ pub(crate) fn parse_entry(data: &[u8], at: usize, id_len: usize) -> Option<(Entr
 /// The id in a header line of a commit or tag.
 fn header(data: &[u8], name: &str) -> Option<ObjectId> {
     let line = data.split(|b| *b == b'\n').next()?;
-    std::str::from_utf8(line).ok()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+    std::str::from_utf8(line)
+        .ok()?
+        .strip_prefix(name)?
+        .strip_prefix(' ')?
+        .parse()
+        .ok()
 }
 
 /// The first parent, in the line after a commit's tree. None: there is none.
@@ -373,7 +445,9 @@ fn first_parent(commit: &[u8]) -> Option<ObjectId> {
 /// The line `author Name <address> <seconds> <zone>` before the first empty line. Its content is arbitrary.
 fn author(commit: &[u8]) -> String {
     let mut header = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
-    let line = header.find_map(|line| line.strip_prefix(b"author ")).unwrap_or_default();
+    let line = header
+        .find_map(|line| line.strip_prefix(b"author "))
+        .unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let who = line.rsplit_once('>').map_or("", |(who, _)| who).trim();
     if who.is_empty() {
@@ -398,12 +472,24 @@ mod tests {
                 format!("tree abc\nparent def\n{line}\ncommitter Bot <bot@example.com> 1 +0000\n\nauthor X <x>\n");
             assert_eq!(author(commit.as_bytes()), expected, "{line:?}");
         };
-        check("author Ann Example <ann@example.com> 1700000000 +0100", "Ann Example <ann@example.com>");
+        check(
+            "author Ann Example <ann@example.com> 1700000000 +0100",
+            "Ann Example <ann@example.com>",
+        );
         check("author <ann@example.com> 1700000000 +0100", "<ann@example.com>");
-        check("author Ann > Co <ann@example.com> 1 +0000", "Ann > Co <ann@example.com>");
-        check("author A\u{1b}[31mnn <a@example.com> 1 +0000", "A[31mnn <a@example.com>");
+        check(
+            "author Ann > Co <ann@example.com> 1 +0000",
+            "Ann > Co <ann@example.com>",
+        );
+        check(
+            "author A\u{1b}[31mnn <a@example.com> 1 +0000",
+            "A[31mnn <a@example.com>",
+        );
         check("author nobody", "");
         check("encoding UTF-8", "");
-        assert_eq!(author(format!("author {} <a> 1 +0000\n\n", "n".repeat(500)).as_bytes()).len(), MAX_AUTHOR);
+        assert_eq!(
+            author(format!("author {} <a> 1 +0000\n\n", "n".repeat(500)).as_bytes()).len(),
+            MAX_AUTHOR
+        );
     }
 }

@@ -85,18 +85,33 @@ pub(crate) fn retain(source: &Path, used: &[Address]) -> io::Result<()> {
 pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result<Vec<Submodule>, ModulesError> {
     let commit = *commit;
     let objects = mirror.objects();
-    let unreadable = |error: MirrorError| ModulesError::Mirror { commit, source: error.into() };
+    let unreadable = |error: MirrorError| ModulesError::Mirror {
+        commit,
+        source: error.into(),
+    };
     let root = mirror.root_tree(&commit).map_err(unreadable)?;
     let fail = |source| ModulesError::File { commit, source };
-    let Some(file) = objects.file(&root, FILE, MAX_FILE).map_err(fail)? else { return Ok(Vec::new()) };
+    let Some(file) = objects.file(&root, FILE, MAX_FILE).map_err(fail)? else {
+        return Ok(Vec::new());
+    };
     let mut found = Vec::new();
     for (path, url) in parse(&file).map_err(|why| ModulesError::Syntax { commit, why })? {
         // A closure can't reach an invalid path either.
-        let Ok(folder) = RelPath::parse_folder(&path) else { continue };
-        let Some(at) = objects.commit_at(&root, &folder).map_err(fail)? else { continue };
-        let address =
-            base.join(&url).map_err(|source| ModulesError::Address { path: escape(path.as_bytes()), source })?;
-        found.push(Submodule { path: folder, address, commit: at });
+        let Ok(folder) = RelPath::parse_folder(&path) else {
+            continue;
+        };
+        let Some(at) = objects.commit_at(&root, &folder).map_err(fail)? else {
+            continue;
+        };
+        let address = base.join(&url).map_err(|source| ModulesError::Address {
+            path: escape(path.as_bytes()),
+            source,
+        })?;
+        found.push(Submodule {
+            path: folder,
+            address,
+            commit: at,
+        });
         if found.len() > MAX_MODULES {
             return Err(ModulesError::TooMany { commit });
         }
@@ -111,7 +126,9 @@ fn parse(file: &[u8]) -> Result<Vec<(String, String)>, String> {
             .map_err(|error| escape(error.to_string().as_bytes()))?;
     let sections = file.sections_by_name("submodule").into_iter().flatten();
     let text = |value: Option<gix::bstr::BString>| value.and_then(|value| String::from_utf8(value.into()).ok());
-    Ok(sections.filter_map(|section| Some((text(section.value("path"))?, text(section.value("url"))?))).collect())
+    Ok(sections
+        .filter_map(|section| Some((text(section.value("path"))?, text(section.value("url"))?)))
+        .collect())
 }
 
 #[cfg(test)]

@@ -55,7 +55,9 @@ pub enum FollowError {
 impl Follow {
     /// What an OCIRepository follows. None: the tag `latest`.
     pub fn parse(reference: Option<&OCIReference>) -> Result<Self, FollowError> {
-        let Some(OCIReference { tag, semver, digest }) = reference else { return Ok(Self::Tag("latest".to_owned())) };
+        let Some(OCIReference { tag, semver, digest }) = reference else {
+            return Ok(Self::Tag("latest".to_owned()));
+        };
         match [tag, semver, digest].into_iter().flatten().count() {
             0 | 1 => {}
             set => return Err(FollowError::Several(set)),
@@ -70,7 +72,11 @@ impl Follow {
                 .map_err(|_| FollowError::Digest(digest.chars().take(80).collect()));
         }
         let tag = tag.as_deref().unwrap_or("latest");
-        if is_tag(tag) { Ok(Self::Tag(tag.to_owned())) } else { Err(FollowError::Tag(tag.chars().take(80).collect())) }
+        if is_tag(tag) {
+            Ok(Self::Tag(tag.to_owned()))
+        } else {
+            Err(FollowError::Tag(tag.chars().take(80).collect()))
+        }
     }
 }
 
@@ -95,14 +101,23 @@ pub struct Selection {
 impl Selection {
     /// Key of an artifact read by this selection: two selections of one manifest give two artifacts.
     pub fn key(&self, manifest: &Digest) -> Digest {
-        if *self == Self::default() { *manifest } else { Digest::of(format!("{manifest}\n{self:?}")) }
+        if *self == Self::default() {
+            *manifest
+        } else {
+            Digest::of(format!("{manifest}\n{self:?}"))
+        }
     }
 }
 
 impl From<Option<&LayerSelector>> for Selection {
     fn from(selector: Option<&LayerSelector>) -> Self {
-        let Some(LayerSelector { media_type, operation }) = selector else { return Self::default() };
-        Self { media_type: media_type.clone(), copies: *operation == LayerOperation::Copy }
+        let Some(LayerSelector { media_type, operation }) = selector else {
+            return Self::default();
+        };
+        Self {
+            media_type: media_type.clone(),
+            copies: *operation == LayerOperation::Copy,
+        }
     }
 }
 
@@ -140,7 +155,10 @@ pub async fn sync(
         Follow::Tag(tag) => (tag.clone(), registry.digest_of(step, tag).await?),
         Follow::Semver(range) => {
             let tags = registry.tags(step).await?;
-            let Some(tag) = range.choose(tags.iter().map(String::as_str)).filter(|tag| is_tag(tag)).map(str::to_owned)
+            let Some(tag) = range
+                .choose(tags.iter().map(String::as_str))
+                .filter(|tag| is_tag(tag))
+                .map(str::to_owned)
             else {
                 let reason = FetchReason::ReferenceMissing(format!("a tag in the range {range}"));
                 return Err(registry.fail(step, reason, format!("{} tags, none in the range", tags.len())));
@@ -153,14 +171,20 @@ pub async fn sync(
     let key = selection.key(&digest);
     let is_known = known.is_some_and(|known| known.digest == digest && known.same_terms);
     if is_known && artifacts.contains(&key) {
-        return Ok(Pulled { reference, digest, fetched: false });
+        return Ok(Pulled {
+            reference,
+            digest,
+            fetched: false,
+        });
     }
 
     let manifest = registry.manifest(step, &digest.to_string()).await?;
     if let Some(keys) = keys {
         cosign::verify(registry, step, &digest, keys).await?;
     }
-    let layer = manifest.layer(selection).map_err(|problem| registry.fail(step, FetchReason::Manifest, problem))?;
+    let layer = manifest
+        .layer(selection)
+        .map_err(|problem| registry.fail(step, FetchReason::Manifest, problem))?;
     let holds = if manifest.is_chart() && layer.media_type == CHART_LAYER {
         Holds::Chart
     } else if selection.copies {
@@ -174,7 +198,11 @@ pub async fn sync(
     };
 
     download(registry, artifacts, step, (key, layer.digest), holds, |_| Ok(())).await?;
-    Ok(Pulled { reference, digest, fetched: true })
+    Ok(Pulled {
+        reference,
+        digest,
+        fetched: true,
+    })
 }
 
 /// Finds the wanted chart, in the repository of its name.
@@ -186,13 +214,21 @@ pub async fn find_chart(
     timeout: Duration,
 ) -> Result<FoundChart, FetchError> {
     let step = Step::new("fetch a chart of", timeout);
-    let asked = || format!("chart {} {}", escape(wanted.name.as_bytes()), escape(wanted.version.as_bytes()));
+    let asked = || {
+        format!(
+            "chart {} {}",
+            escape(wanted.name.as_bytes()),
+            escape(wanted.version.as_bytes())
+        )
+    };
     let missing = |evidence: String| registry.fail(step, FetchReason::ReferenceMissing(asked()), evidence);
     let choose = async || {
         let tags = registry.tags(step).await?;
         let versions: Vec<String> = tags.iter().map(|tag| tag.replace('_', "+")).collect();
         let chosen = choose_version(&wanted.version, versions.iter().map(String::as_str)).map_err(missing)?;
-        chosen.map(str::to_owned).ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))
+        chosen
+            .map(str::to_owned)
+            .ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))
     };
     let find = async |version: String| {
         let tag = tag_of_version(&version);
@@ -216,7 +252,10 @@ pub async fn find_chart(
     let entry = digest.to_string();
     if let Some(known) = known.filter(|known| known.entry == entry && artifacts.contains(&known.digest)) {
         // The same artifact may have another tag now.
-        return Ok(FoundChart { version, ..known.clone() });
+        return Ok(FoundChart {
+            version,
+            ..known.clone()
+        });
     }
 
     let check = crate::helm::chart_check(wanted.name.clone(), Some(version.clone()));
@@ -240,8 +279,13 @@ pub(crate) async fn fetch_chart(
         return Ok(digest);
     }
     let manifest = registry.manifest(step, &digest.to_string()).await?;
-    let selection = Selection { media_type: Some(CHART_LAYER.to_owned()), copies: false };
-    let layer = manifest.layer(&selection).map_err(|problem| registry.fail(step, FetchReason::Manifest, problem))?;
+    let selection = Selection {
+        media_type: Some(CHART_LAYER.to_owned()),
+        copies: false,
+    };
+    let layer = manifest
+        .layer(&selection)
+        .map_err(|problem| registry.fail(step, FetchReason::Manifest, problem))?;
     download(registry, artifacts, step, (digest, layer.digest), Holds::Chart, check).await?;
     Ok(digest)
 }
@@ -257,7 +301,10 @@ async fn download(
     let disk = |error: ArtifactError| registry.fail(step, FetchReason::Disk, chain(&error));
     let mut file = artifacts.temporary().map_err(disk)?;
     registry.blob_to(step, &layer, file.as_file_mut(), MAX_ARCHIVE).await?;
-    let admitted = artifacts.admit(key, Label { file: layer, holds }, file, check).await.map_err(disk)?;
+    let admitted = artifacts
+        .admit(key, Label { file: layer, holds }, file, check)
+        .await
+        .map_err(disk)?;
     admitted.map_err(|problem| registry.fail(step, FetchReason::Archive, problem))
 }
 
@@ -274,17 +321,32 @@ mod tests {
     #[test]
     fn one_field_or_none_is_taken() {
         assert_eq!(Follow::parse(None), Ok(Follow::Tag("latest".into())));
-        let tag = |tag: &str| Follow::parse(Some(&OCIReference { tag: Some(tag.into()), ..OCIReference::default() }));
+        let tag = |tag: &str| {
+            Follow::parse(Some(&OCIReference {
+                tag: Some(tag.into()),
+                ..OCIReference::default()
+            }))
+        };
         assert_eq!(tag("v1.2.3_x-y"), Ok(Follow::Tag("v1.2.3_x-y".into())));
         for bad in ["", ".a", "-a", "a/b", "a:b", "a b", "a\n", "ä", &"a".repeat(129)] {
             assert!(tag(bad).is_err(), "{bad:?}");
         }
         let digest = |digest: &str| {
-            Follow::parse(Some(&OCIReference { digest: Some(digest.into()), ..OCIReference::default() }))
+            Follow::parse(Some(&OCIReference {
+                digest: Some(digest.into()),
+                ..OCIReference::default()
+            }))
         };
-        assert_eq!(digest(&Digest::of("x").to_string()), Ok(Follow::Digest(Digest::of("x"))));
+        assert_eq!(
+            digest(&Digest::of("x").to_string()),
+            Ok(Follow::Digest(Digest::of("x")))
+        );
         assert!(digest("sha256:abc").is_err());
-        let both = OCIReference { tag: Some("a".into()), semver: Some("*".into()), digest: None };
+        let both = OCIReference {
+            tag: Some("a".into()),
+            semver: Some("*".into()),
+            digest: None,
+        };
         assert_eq!(Follow::parse(Some(&both)), Err(FollowError::Several(2)));
     }
 }

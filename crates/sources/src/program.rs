@@ -57,7 +57,11 @@ impl FromStr for ProgramRule {
         if !path.starts_with('/') {
             return Err(format!("{path:?} is no absolute path of a program"));
         }
-        Ok(Self { prefix, path: path.into(), namespaces: words.map(str::to_owned).collect() })
+        Ok(Self {
+            prefix,
+            path: path.into(),
+            namespaces: words.map(str::to_owned).collect(),
+        })
     }
 }
 
@@ -80,7 +84,10 @@ impl Program {
             is_meant && rule.prefix.covers(url)
         };
         let rule = rules.iter().filter(serves).max_by_key(|rule| rule.prefix.length())?;
-        Some(Arc::new(Self { path: rule.path.clone(), namespace: namespace.to_owned() }))
+        Some(Arc::new(Self {
+            path: rule.path.clone(),
+            namespace: namespace.to_owned(),
+        }))
     }
 
     pub(crate) fn fingerprint(&self, host: &str, path: &str) -> Fingerprint {
@@ -106,8 +113,15 @@ impl Program {
         let own = |(name, _): &(std::ffi::OsString, _)| !name.to_string_lossy().starts_with(OWN);
         let mut command = Command::new(&self.path);
         command.arg("get").env_clear().envs(std::env::vars_os().filter(own));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| error.to_string())?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| error.to_string())?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
 
@@ -140,15 +154,24 @@ impl Program {
 /// 1970.
 fn parse(output: &str) -> Option<Minted> {
     let value = |key: &str| {
-        let mut lines = output.lines().filter_map(|line| line.trim_end_matches('\r').split_once('='));
-        lines.find(|(name, _)| *name == key).map(|(_, value)| value).filter(|value| !value.is_empty())
+        let mut lines = output
+            .lines()
+            .filter_map(|line| line.trim_end_matches('\r').split_once('='));
+        lines
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value)
+            .filter(|value| !value.is_empty())
     };
     let printable = |text: &&str| !text.chars().any(char::is_control);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let end = value("password_expiry_utc").and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let end = value("password_expiry_utc")
+        .and_then(|text| text.parse().ok())
+        .map(Duration::from_secs);
     let left = end.map(|end| end.saturating_sub(now));
     if let (Some(kind), Some(token)) = (value("authtype"), value("credential").filter(printable)) {
-        return kind.eq_ignore_ascii_case("bearer").then(|| Minted::new(None, Secret::new(token), left));
+        return kind
+            .eq_ignore_ascii_case("bearer")
+            .then(|| Minted::new(None, Secret::new(token), left));
     }
     let password = value("password").filter(printable)?;
     let username = value("username").filter(printable).unwrap_or("git");
@@ -163,10 +186,13 @@ mod tests {
 
     #[test]
     fn a_program_serves_the_namespaces_that_it_was_given() {
-        let rules: Vec<ProgramRule> =
-            ["https://h/a /bin/one", "https://h /bin/two team-a team-b", "https://h/a/b /bin/three *"]
-                .map(|rule| rule.parse().unwrap())
-                .into();
+        let rules: Vec<ProgramRule> = [
+            "https://h/a /bin/one",
+            "https://h /bin/two team-a team-b",
+            "https://h/a/b /bin/three *",
+        ]
+        .map(|rule| rule.parse().unwrap())
+        .into();
         let check = |url: &str, namespace: &str, expected: Option<&str>| {
             let chosen = Program::choose(&rules, url, namespace, "admins");
             let path = chosen.map(|program| program.path.display().to_string());
@@ -186,7 +212,9 @@ mod tests {
     fn answers_are_read_as_gits_helpers_write_them() {
         let check = |output: &str, expected: Option<(Option<&str>, &str)>| {
             let minted = parse(output);
-            let read = minted.as_ref().map(|minted| (minted.username.as_deref(), minted.token.reveal()));
+            let read = minted
+                .as_ref()
+                .map(|minted| (minted.username.as_deref(), minted.token.reveal()));
             assert_eq!(read, expected, "{output:?}");
         };
         check("username=u\npassword=p=q\n", Some((Some("u"), "p=q")));
@@ -197,7 +225,10 @@ mod tests {
         check("password=\u{1b}\n", None);
         check("quit=1\n", None);
         let minted = parse("password=p\npassword_expiry_utc=1\n").unwrap();
-        assert!(minted.until <= tokio::time::Instant::now(), "one that has ended is used once");
+        assert!(
+            minted.until <= tokio::time::Instant::now(),
+            "one that has ended is used once"
+        );
     }
 
     #[tokio::test]
@@ -208,12 +239,19 @@ mod tests {
             std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         };
-        let program = Program { path: path.clone(), namespace: "team-a".to_owned() };
+        let program = Program {
+            path: path.clone(),
+            namespace: "team-a".to_owned(),
+        };
         make(r#"[ "$1" = get ] || exit 1; echo password=$(tr '\n' ,)"#);
         let minted = program.ask("h:8443", "/a/b.git").await.unwrap();
         let expected = "capability[]=authtype,protocol=https,host=h:8443,path=a/b.git,namespace=team-a,,";
         assert_eq!(minted.token.reveal(), expected);
-        for script in ["exit 3", "echo nothing", "yes password=p | head -c 1000000 | tr -d '\\n'; exit 1"] {
+        for script in [
+            "exit 3",
+            "echo nothing",
+            "yes password=p | head -c 1000000 | tr -d '\\n'; exit 1",
+        ] {
             make(script);
             let problem = program.ask("h", "/a").await.unwrap_err();
             assert_eq!(problem.reason, GitReason::ProgramFailed, "{script}");

@@ -121,12 +121,21 @@ impl FromStr for Range {
     type Err = RangeError;
 
     fn from_str(text: &str) -> Result<Self, RangeError> {
-        let fail = |reason| RangeError { text: text.chars().take(80).collect(), reason };
+        let fail = |reason| RangeError {
+            text: text.chars().take(80).collect(),
+            reason,
+        };
         if text.len() > MAX_LENGTH {
             return Err(fail("longer than 256 characters"));
         }
-        let any_of = text.split("||").map(|part| parse_all(part).map_err(fail)).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.to_owned(), any_of })
+        let any_of = text
+            .split("||")
+            .map(|part| parse_all(part).map_err(fail))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            text: text.to_owned(),
+            any_of,
+        })
     }
 }
 
@@ -149,7 +158,11 @@ fn parse_all(part: &str) -> Result<Vec<Comparison>, &'static str> {
             all.push(Comparison::parse(operator, version)?);
         }
     }
-    if all.is_empty() { Err("nothing between the bars") } else { Ok(all) }
+    if all.is_empty() {
+        Err("nothing between the bars")
+    } else {
+        Ok(all)
+    }
 }
 
 fn split_operator(word: &str) -> (Operator, &str) {
@@ -184,7 +197,17 @@ impl Comparison {
         let [major, minor, patch] = parsed;
         let pre = Prerelease::new(pre).map_err(|_| "a malformed pre-release")?;
         let build = BuildMetadata::new(build).map_err(|_| "malformed build metadata")?;
-        Ok(Self { operator, version: Version { major, minor, patch, pre, build }, written })
+        Ok(Self {
+            operator,
+            version: Version {
+                major,
+                minor,
+                patch,
+                pre,
+                build,
+            },
+            written,
+        })
     }
 
     fn matches(&self, v: &Version) -> bool {
@@ -214,7 +237,11 @@ impl Comparison {
 
     /// Whether the written numbers are equal.
     fn same_written(&self, v: &Version) -> bool {
-        let pairs = [(v.major, self.version.major), (v.minor, self.version.minor), (v.patch, self.version.patch)];
+        let pairs = [
+            (v.major, self.version.major),
+            (v.minor, self.version.minor),
+            (v.patch, self.version.patch),
+        ];
         pairs.into_iter().take(usize::from(self.written)).all(|(a, b)| a == b)
     }
 
@@ -278,7 +305,11 @@ mod tests {
         check(">=1.2.3-0", &["1.2.3-rc.1", "1.3.0-alpha", "1.3.0"], &["1.2.2"]);
         check("^1.2.3-0", &["1.2.3-rc.1", "1.9.0-rc.1"], &["2.0.0-rc.1"]);
         check("1.0.0-rc.1", &["1.0.0-rc.1"], &["1.0.0", "1.0.0-rc.2"]);
-        check(">=1.0.0-0 <2 || >=3", &["1.0.0-rc.1", "2.0.0-rc.1", "1.5.0"], &["3.0.0-rc.1", "2.0.0"]);
+        check(
+            ">=1.0.0-0 <2 || >=3",
+            &["1.0.0-rc.1", "2.0.0-rc.1", "1.5.0"],
+            &["3.0.0-rc.1", "2.0.0"],
+        );
     }
 
     #[test]
@@ -292,7 +323,10 @@ mod tests {
     #[test]
     fn versions_of_charts_may_lack_numbers() {
         let range: Range = "~1.2".parse().unwrap();
-        assert_eq!(range.choose_loosely(["1", "1.2", "v1.2.1", "1.2-rc.1", "1.3", "x", "1.2.3.4"]), Some("v1.2.1"));
+        assert_eq!(
+            range.choose_loosely(["1", "1.2", "v1.2.1", "1.2-rc.1", "1.3", "x", "1.2.3.4"]),
+            Some("v1.2.1")
+        );
         assert_eq!(range.choose(["1.2"]), None);
         assert!(
             range.contains("1.2") && range.contains("v1.2.9") && !range.contains("1.2.0-rc.1") && !range.contains("")
@@ -301,7 +335,18 @@ mod tests {
 
     #[test]
     fn what_is_no_range_is_refused() {
-        for text in ["", ">=", "a.b.c", "1.2.3.4", "1.x.3", "||", "1 -", ">> 1", "1.2.3-", &"1".repeat(300)] {
+        for text in [
+            "",
+            ">=",
+            "a.b.c",
+            "1.2.3.4",
+            "1.x.3",
+            "||",
+            "1 -",
+            ">> 1",
+            "1.2.3-",
+            &"1".repeat(300),
+        ] {
             assert!(text.parse::<Range>().is_err(), "{text}");
         }
     }

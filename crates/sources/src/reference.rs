@@ -69,10 +69,21 @@ impl Reference {
 
     /// The reference that a GitRepository follows; the remote's default branch if it names none.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
-        let Some(GitReference { branch, tag, semver, name, commit, pipeline }) = reference else {
+        let Some(GitReference {
+            branch,
+            tag,
+            semver,
+            name,
+            commit,
+            pipeline,
+        }) = reference
+        else {
             return Ok(Self::Default);
         };
-        let set = [branch, tag, semver, name, commit, pipeline].into_iter().flatten().count();
+        let set = [branch, tag, semver, name, commit, pipeline]
+            .into_iter()
+            .flatten()
+            .count();
         if set > 1 {
             return Err(ReferenceError::Several(set));
         }
@@ -83,7 +94,10 @@ impl Reference {
         if let Some(name) = name {
             let checked = check_name("reference", name)?;
             let is_full = checked.starts_with("refs/") && checked.split('/').count() > 2;
-            let bad = ReferenceError::Name { kind: "full reference", name: name.chars().take(80).collect() };
+            let bad = ReferenceError::Name {
+                kind: "full reference",
+                name: name.chars().take(80).collect(),
+            };
             return is_full.then_some(Self::Full(checked)).ok_or(bad);
         }
         if let Some(name) = branch {
@@ -97,7 +111,10 @@ impl Reference {
         }
 
         match commit {
-            Some(id) => id.parse().map(Self::Commit).map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
+            Some(id) => id
+                .parse()
+                .map(Self::Commit)
+                .map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
             None => Ok(Self::Default),
         }
     }
@@ -130,7 +147,10 @@ pub(crate) fn check_name(kind: &'static str, name: &str) -> Result<String, Refer
         || name.chars().any(bad_char)
         || name.split('/').any(bad_part);
     if bad {
-        return Err(ReferenceError::Name { kind, name: name.chars().take(80).collect() });
+        return Err(ReferenceError::Name {
+            kind,
+            name: name.chars().take(80).collect(),
+        });
     }
     Ok(name.to_owned())
 }
@@ -154,26 +174,49 @@ mod tests {
     fn one_field_or_none_is_taken() {
         assert_eq!(Reference::parse(None), Ok(Reference::Default));
         assert_eq!(Reference::parse(Some(&GitReference::default())), Ok(Reference::Default));
-        let branch =
-            |name: &str| Reference::parse(Some(&GitReference { branch: Some(name.into()), ..Default::default() }));
+        let branch = |name: &str| {
+            Reference::parse(Some(&GitReference {
+                branch: Some(name.into()),
+                ..Default::default()
+            }))
+        };
         assert_eq!(branch("release/1.2"), Ok(Reference::Branch("release/1.2".into())));
-        for name in
-            ["", "-x", "a..b", "a b", "a^", "x.lock", "a//b", "/a", "a/", "@", "a@{1}", ".a", "a\n", "a*", "a:b"]
-        {
+        for name in [
+            "", "-x", "a..b", "a b", "a^", "x.lock", "a//b", "/a", "a/", "@", "a@{1}", ".a", "a\n", "a*", "a:b",
+        ] {
             assert!(branch(name).is_err(), "{name:?}");
         }
-        let both = GitReference { branch: Some("a".into()), tag: Some("b".into()), ..Default::default() };
+        let both = GitReference {
+            branch: Some("a".into()),
+            tag: Some("b".into()),
+            ..Default::default()
+        };
         assert_eq!(Reference::parse(Some(&both)), Err(ReferenceError::Several(2)));
-        let full = |name: &str| Reference::parse(Some(&GitReference { name: Some(name.into()), ..Default::default() }));
+        let full = |name: &str| {
+            Reference::parse(Some(&GitReference {
+                name: Some(name.into()),
+                ..Default::default()
+            }))
+        };
         assert_eq!(full("refs/pull/1/head"), Ok(Reference::Full("refs/pull/1/head".into())));
-        for name in ["main", "refs/", "refs/heads", "HEAD", "refs/heads/a..b", "/refs/heads/a"] {
+        for name in [
+            "main",
+            "refs/",
+            "refs/heads",
+            "HEAD",
+            "refs/heads/a..b",
+            "/refs/heads/a",
+        ] {
             assert!(full(name).is_err(), "{name:?}");
         }
         assert_eq!(Reference::of_base(""), Ok(Reference::Default));
         assert_eq!(Reference::of_base("v1"), Ok(Reference::Named("v1".into())));
         assert!(matches!(Reference::of_base(&"a1".repeat(20)), Ok(Reference::Commit(_))));
         assert!(Reference::of_base("--upload-pack=x").is_err());
-        let commit = GitReference { commit: Some("abc".into()), ..Default::default() };
+        let commit = GitReference {
+            commit: Some("abc".into()),
+            ..Default::default()
+        };
         assert!(Reference::parse(Some(&commit)).is_err());
     }
 }

@@ -43,7 +43,13 @@ impl Remote {
         if credentials.is_some() && address.scheme == Scheme::Http && !is_loopback(&address) {
             return Err(RemoteError::ClearText);
         }
-        Ok(Self { address, credentials, ca, proxy: None, link: None })
+        Ok(Self {
+            address,
+            credentials,
+            ca,
+            proxy: None,
+            link: None,
+        })
     }
 
     /// Marks the address as named by a file of the repository at `from`, not by a spec.
@@ -115,7 +121,9 @@ mod tests {
     use crate::credentials::basic;
 
     fn secret(data: &[(&str, &str)]) -> SecretData {
-        data.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+        data.iter()
+            .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()))
+            .collect()
     }
 
     fn http(data: &[(&str, &str)]) -> Result<Option<Credentials>, RemoteError> {
@@ -133,7 +141,10 @@ mod tests {
             panic!("no basic credentials")
         };
         assert_eq!(*basic(&username, &password), "Basic dTpw");
-        assert!(matches!(http(&[("bearerToken", "t")]), Ok(Some(Credentials::Bearer(_)))));
+        assert!(matches!(
+            http(&[("bearerToken", "t")]),
+            Ok(Some(Credentials::Bearer(_)))
+        ));
         let check = |data: &[(&str, &str)], error| assert_eq!(http(data).unwrap_err(), error, "{data:?}");
         check(&[], RemoteError::SecretEmpty);
         check(&[("username", "u")], RemoteError::SecretHalf);
@@ -144,12 +155,27 @@ mod tests {
 
     #[test]
     fn an_app_has_three_parts_and_asks_a_safe_api() {
-        let app = [("githubAppID", "7"), ("githubAppInstallationID", "8"), ("githubAppPrivateKey", "pem")];
-        let Some(Credentials::App(read)) = http(&app).unwrap() else { panic!("no app") };
-        assert_eq!((read.id.as_str(), read.installation.as_str(), read.api.as_str()), ("7", "8", GITHUB));
-        assert_eq!(http(&app[..2]).unwrap_err(), RemoteError::AppHalf("githubAppPrivateKey"));
+        let app = [
+            ("githubAppID", "7"),
+            ("githubAppInstallationID", "8"),
+            ("githubAppPrivateKey", "pem"),
+        ];
+        let Some(Credentials::App(read)) = http(&app).unwrap() else {
+            panic!("no app")
+        };
+        assert_eq!(
+            (read.id.as_str(), read.installation.as_str(), read.api.as_str()),
+            ("7", "8", GITHUB)
+        );
+        assert_eq!(
+            http(&app[..2]).unwrap_err(),
+            RemoteError::AppHalf("githubAppPrivateKey")
+        );
         let with = |key, value| http(&[&app[..], &[(key, value)]].concat());
-        assert_eq!(with("githubAppBaseURL", "http://ghe.example/api").unwrap_err(), RemoteError::AppApi);
+        assert_eq!(
+            with("githubAppBaseURL", "http://ghe.example/api").unwrap_err(),
+            RemoteError::AppApi
+        );
         assert!(with("githubAppBaseURL", "https://ghe.example/api/v3/").is_ok());
         assert_eq!(with("bearerToken", "t").unwrap_err(), RemoteError::SecretBoth);
     }
@@ -158,35 +184,76 @@ mod tests {
     #[test]
     fn ssh_needs_a_key_and_known_hosts() {
         assert_eq!(Remote::new("git@h:a", None).unwrap_err(), RemoteError::SshSecret);
-        assert_eq!(ssh(&[("known_hosts", "x")]).unwrap_err(), RemoteError::SshHalf("identity"));
+        assert_eq!(
+            ssh(&[("known_hosts", "x")]).unwrap_err(),
+            RemoteError::SshHalf("identity")
+        );
         let error = ssh(&[("identity", "x"), ("known_hosts", " \n")]).unwrap_err();
         assert!(error.to_string().contains("ssh-keyscan"), "{error}");
-        let both = [("identity", "x"), ("known_hosts", "y"), ("password", "z"), ("bearerToken", "t")];
+        let both = [
+            ("identity", "x"),
+            ("known_hosts", "y"),
+            ("password", "z"),
+            ("bearerToken", "t"),
+        ];
         assert!(matches!(ssh(&both), Ok(Some(Credentials::Ssh(_)))));
-        assert!(matches!(http(&both), Ok(Some(Credentials::Bearer(_)))), "one Secret for both kinds of addresses");
+        assert!(
+            matches!(http(&both), Ok(Some(Credentials::Bearer(_)))),
+            "one Secret for both kinds of addresses"
+        );
     }
 
     #[test]
     fn credentials_need_https_and_are_never_printed() {
         let data = secret(&[("username", "u"), ("password", "hunter2")]);
-        assert_eq!(Remote::new("http://example.com/a", Some(&data)).unwrap_err(), RemoteError::ClearText);
+        assert_eq!(
+            Remote::new("http://example.com/a", Some(&data)).unwrap_err(),
+            RemoteError::ClearText
+        );
         let remote = Remote::new("https://example.com/a", Some(&data)).unwrap();
-        let proxy = secret(&[("address", "http://proxy:3128"), ("username", "p"), ("password", "hunter3")]);
+        let proxy = secret(&[
+            ("address", "http://proxy:3128"),
+            ("username", "p"),
+            ("password", "hunter3"),
+        ]);
         let remote = remote.with_proxy(&proxy).unwrap();
         let printed = format!("{remote:?}");
-        assert!(!printed.contains("hunter2") && !printed.contains("hunter3"), "{printed}");
+        assert!(
+            !printed.contains("hunter2") && !printed.contains("hunter3"),
+            "{printed}"
+        );
     }
 
     #[test]
     fn a_proxy_is_an_origin_with_a_login() {
         let proxy = |data: &[(&str, &str)]| {
-            Remote::new("https://h/a", None).unwrap().with_proxy(&secret(data)).map(|r| r.proxy.unwrap().url())
+            Remote::new("https://h/a", None)
+                .unwrap()
+                .with_proxy(&secret(data))
+                .map(|r| r.proxy.unwrap().url())
         };
-        let login = [("address", "http://proxy.corp/"), ("username", "a@b"), ("password", "p:w/")];
+        let login = [
+            ("address", "http://proxy.corp/"),
+            ("username", "a@b"),
+            ("password", "p:w/"),
+        ];
         assert_eq!(**proxy(&login).unwrap(), *"http://a%40b:p%3Aw%2F@proxy.corp:80");
-        assert_eq!(**proxy(&[("address", "https://[::1]:3128")]).unwrap(), *"https://[::1]:3128");
-        for address in ["proxy:3128", "ssh://proxy", "http://u:p@proxy", "http://proxy/path", "socks5://proxy"] {
-            assert_eq!(proxy(&[("address", address)]).unwrap_err(), RemoteError::ProxyAddress, "{address}");
+        assert_eq!(
+            **proxy(&[("address", "https://[::1]:3128")]).unwrap(),
+            *"https://[::1]:3128"
+        );
+        for address in [
+            "proxy:3128",
+            "ssh://proxy",
+            "http://u:p@proxy",
+            "http://proxy/path",
+            "socks5://proxy",
+        ] {
+            assert_eq!(
+                proxy(&[("address", address)]).unwrap_err(),
+                RemoteError::ProxyAddress,
+                "{address}"
+            );
         }
         let data = secret(&[("identity", "x"), ("known_hosts", "y")]);
         let remote = Remote::new("git@h:a", Some(&data)).unwrap();

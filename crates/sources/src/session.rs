@@ -65,7 +65,9 @@ impl<'r> Session<'r> {
             Some(Credentials::Program(_)) | None => {}
         }
 
-        session.secrets.extend(remote.proxy().into_iter().flat_map(crate::credentials::Proxy::secrets));
+        session
+            .secrets
+            .extend(remote.proxy().into_iter().flat_map(crate::credentials::Proxy::secrets));
         session
     }
 
@@ -84,7 +86,10 @@ impl<'r> Session<'r> {
 
     /// The resolved addresses for curl, `HOST:PORT:ADDRESS[,ADDRESS]`. None: the host is an address, or has none.
     pub fn pin(&self) -> Option<String> {
-        let asked = self.remote.proxy().map_or(self.remote.address(), |proxy| &proxy.address);
+        let asked = self
+            .remote
+            .proxy()
+            .map_or(self.remote.address(), |proxy| &proxy.address);
         if asked.ip().is_some() || self.addresses.is_empty() {
             return None;
         }
@@ -132,7 +137,10 @@ impl Git {
         let minted = match remote.credentials() {
             Some(Credentials::App(app)) => {
                 let minted = self.mint().of_app(app, self.web(), remote, timeout).await;
-                Some((minted.map_err(|problem| problem.at("mint a token for", remote))?, fingerprint_of_app(app)))
+                Some((
+                    minted.map_err(|problem| problem.at("mint a token for", remote))?,
+                    fingerprint_of_app(app),
+                ))
             }
             Some(Credentials::Program(program)) => {
                 let (host, path) = (remote.address().authority(), remote.address().path());
@@ -185,23 +193,42 @@ mod tests {
     #[test]
     fn nothing_secret_is_left_in_a_text() {
         let data = |pairs: &[(&str, &str)]| -> SecretData {
-            pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()))
+                .collect()
         };
-        let remote = Remote::new("https://h/a", Some(&data(&[("username", "u"), ("password", "hunter2")]))).unwrap();
+        let remote = Remote::new(
+            "https://h/a",
+            Some(&data(&[("username", "u"), ("password", "hunter2")])),
+        )
+        .unwrap();
         let proxy = data(&[("address", "http://p"), ("username", "u"), ("password", "a/b")]);
         let remote = remote.with_proxy(&proxy).unwrap();
         let session = Session::of(&remote);
-        assert_eq!(session.redact("x hunter2 dTpodW50ZXIy a/b a%2Fb dTphL2I="), "x *** *** *** *** ***");
+        assert_eq!(
+            session.redact("x hunter2 dTpodW50ZXIy a/b a%2Fb dTphL2I="),
+            "x *** *** *** *** ***"
+        );
     }
 
     #[test]
     fn names_are_pinned_and_addresses_are_not() {
         let pin = |url: &str| {
             let remote = Remote::new(url, None).unwrap();
-            let addresses = ["1.2.3.4:443", "[2a00::1]:443"].map(|text| text.parse().unwrap()).into();
-            Session { addresses, ..Session::of(&remote) }.pin()
+            let addresses = ["1.2.3.4:443", "[2a00::1]:443"]
+                .map(|text| text.parse().unwrap())
+                .into();
+            Session {
+                addresses,
+                ..Session::of(&remote)
+            }
+            .pin()
         };
-        assert_eq!(pin("https://Git.example.com/a").as_deref(), Some("git.example.com:443:1.2.3.4,[2a00::1]"));
+        assert_eq!(
+            pin("https://Git.example.com/a").as_deref(),
+            Some("git.example.com:443:1.2.3.4,[2a00::1]")
+        );
         assert_eq!(pin("https://h:8443/a").as_deref(), Some("h:8443:1.2.3.4,[2a00::1]"));
         assert_eq!(pin("https://1.2.3.4/a"), None);
     }

@@ -46,10 +46,17 @@ pub async fn sync_file(
     let disk = |error: ArtifactError| FetchError::new(step.what, &url, FetchReason::Disk, chain(&error));
     let mut file = artifacts.temporary().map_err(disk)?;
     let digest = answer.save(file.as_file_mut(), FILE_BYTES).await?;
-    let label = Label { file: digest, holds: Holds::File(name) };
+    let label = Label {
+        file: digest,
+        holds: Holds::File(name),
+    };
     let admitted = artifacts.admit(digest, label, file, |_| Ok(())).await.map_err(disk)?;
     admitted.map_err(|problem| FetchError::new(step.what, &url, FetchReason::Archive, problem))?;
-    let head = Head { url: url.to_string(), digest, etag };
+    let head = Head {
+        url: url.to_string(),
+        digest,
+        etag,
+    };
     let text = serde_json::to_vec(&head).unwrap_or_default();
     artifacts.write(HEAD, &text).map_err(disk)?;
     Ok(digest)

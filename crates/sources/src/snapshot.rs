@@ -62,7 +62,10 @@ impl Snapshot {
     /// Opens a mirror at a commit. Returns also the root of its tree. Blocking, like all functions here.
     pub fn open(mirror: &Mirror, commit: ObjectId, reads: Reads) -> Result<(Self, ObjectId), MirrorError> {
         let root = mirror.root_tree(&commit)?;
-        let own = Opened { objects: mirror.objects(), url: url_of(mirror)? };
+        let own = Opened {
+            objects: mirror.objects(),
+            url: url_of(mirror)?,
+        };
         let snapshot = Self {
             source: mirror.path().to_owned(),
             commit,
@@ -92,10 +95,16 @@ impl Snapshot {
             if !matches!(file.mode, Mode::File | Mode::Executable) {
                 continue;
             }
-            let fail = |why: String| MirrorError::LargeFile { path: path.clone(), why };
+            let fail = |why: String| MirrorError::LargeFile {
+                path: path.clone(),
+                why,
+            };
             let place = self.place(&file.id);
             let read = self.objects(place, |opened| match opened.objects.size(&file.id)? <= MAX_POINTER {
-                true => opened.objects.blob(&file.id, MAX_POINTER).map(|bytes| Some((bytes, opened.url.clone()))),
+                true => opened
+                    .objects
+                    .blob(&file.id, MAX_POINTER)
+                    .map(|bytes| Some((bytes, opened.url.clone()))),
                 false => Ok(None),
             });
             let (bytes, url) = match read {
@@ -104,12 +113,17 @@ impl Snapshot {
                 Ok(None) | Err(TreeError::Missing(_)) => continue,
                 Err(error) => return Err(fail(error.to_string())),
             };
-            let Some(large) = LargeFile::parse(&bytes) else { continue };
+            let Some(large) = LargeFile::parse(&bytes) else {
+                continue;
+            };
             let large = large.map_err(&fail)?;
             total = total.saturating_add(large.size);
             if large.size > limits.file_bytes || total > limits.total_bytes {
                 let (file, all) = (limits.file_bytes, limits.total_bytes);
-                return Err(fail(format!("stands for {} bytes; one file may have {file}, all {all}", large.size)));
+                return Err(fail(format!(
+                    "stands for {} bytes; one file may have {file}, all {all}",
+                    large.size
+                )));
             }
             self.large.borrow_mut().insert(file.id, large.clone());
             found.push((url, large));
@@ -136,13 +150,24 @@ impl Snapshot {
     /// The place and the tree of a submodule. None: it was not fetched.
     fn mount(&self, commit: &ObjectId) -> Result<Option<(usize, ObjectId)>, TreeError> {
         self.read_modules()?;
-        let known = self.modules.borrow().as_ref().and_then(|modules| modules.get(commit).cloned());
-        let Some(Module { address, depth, opened }) = known else { return Ok(None) };
+        let known = self
+            .modules
+            .borrow()
+            .as_ref()
+            .and_then(|modules| modules.get(commit).cloned());
+        let Some(Module { address, depth, opened }) = known else {
+            return Ok(None);
+        };
         if let Some(opened) = opened {
             return Ok(opened);
         }
         let mounted = self.open_module(commit, &address, depth)?;
-        if let Some(module) = self.modules.borrow_mut().as_mut().and_then(|modules| modules.get_mut(commit)) {
+        if let Some(module) = self
+            .modules
+            .borrow_mut()
+            .as_mut()
+            .and_then(|modules| modules.get_mut(commit))
+        {
             module.opened = Some(mounted);
         }
         Ok(mounted)
@@ -163,7 +188,11 @@ impl Snapshot {
         let found = modules::read(of, base, commit).map_err(|error| unreadable(commit, error))?;
         if let Some(known) = self.modules.borrow_mut().as_mut() {
             for module in found.into_iter().take(MAX_MODULES.saturating_sub(known.len())) {
-                known.entry(module.commit).or_insert(Module { address: module.address, depth, opened: None });
+                known.entry(module.commit).or_insert(Module {
+                    address: module.address,
+                    depth,
+                    opened: None,
+                });
             }
         }
         Ok(())
@@ -176,11 +205,18 @@ impl Snapshot {
         depth: usize,
     ) -> Result<Option<(usize, ObjectId)>, TreeError> {
         let path = modules::mirror_of(&self.source, address);
-        let Ok(mirror) = Mirror::open(&path) else { return Ok(None) };
-        let Ok(root) = mirror.root_tree(commit) else { return Ok(None) };
+        let Ok(mirror) = Mirror::open(&path) else {
+            return Ok(None);
+        };
+        let Ok(root) = mirror.root_tree(commit) else {
+            return Ok(None);
+        };
         let place = {
             let mut opened = self.opened.borrow_mut();
-            opened.push(Opened { objects: mirror.objects(), url: address.as_str().to_owned() });
+            opened.push(Opened {
+                objects: mirror.objects(),
+                url: address.as_str().to_owned(),
+            });
             opened.len() - 1
         };
         if depth < MAX_DEPTH {
@@ -191,13 +227,19 @@ impl Snapshot {
 }
 
 fn unreadable(id: &ObjectId, error: impl std::error::Error + Send + Sync + 'static) -> TreeError {
-    TreeError::Unreadable { id: *id, source: error.into() }
+    TreeError::Unreadable {
+        id: *id,
+        source: error.into(),
+    }
 }
 
 /// The URL that a mirror's objects came from.
 fn url_of(mirror: &Mirror) -> Result<String, MirrorError> {
     let path = mirror.path().join(URL_FILE);
-    std::fs::read_to_string(&path).map_err(|error| MirrorError::Open { path, source: error.into() })
+    std::fs::read_to_string(&path).map_err(|error| MirrorError::Open {
+        path,
+        source: error.into(),
+    })
 }
 
 impl Tree for Snapshot {

@@ -89,7 +89,15 @@ pub(crate) async fn ask(
     remote_command: &str,
     limit: u64,
 ) -> std::io::Result<(Vec<u8>, Ended)> {
-    let mut link = spawn(program, home, session, to, remote_command, Stdio::null(), Stdio::piped())?;
+    let mut link = spawn(
+        program,
+        home,
+        session,
+        to,
+        remote_command,
+        Stdio::null(),
+        Stdio::piped(),
+    )?;
     let mut output = Vec::new();
     if let Some(stdout) = link.child.stdout.take() {
         stdout.take(limit).read_to_end(&mut output).await?;
@@ -115,15 +123,34 @@ fn spawn(
     let address = session.remote.address();
     let mut command = Command::new(program);
     command.env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
-    command.envs([("LC_ALL", "C"), ("GIT_PROTOCOL", "version=2")]).env("HOME", folder.path());
-    command.args(options(address, to)).arg("--").arg(address.host()).arg(remote_command);
-    command.current_dir(folder.path()).stdin(stdin).stdout(stdout).stderr(Stdio::piped());
+    command.env(
+        "PATH",
+        std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+    );
+    command
+        .envs([("LC_ALL", "C"), ("GIT_PROTOCOL", "version=2")])
+        .env("HOME", folder.path());
+    command
+        .args(options(address, to))
+        .arg("--")
+        .arg(address.host())
+        .arg(remote_command);
+    command
+        .current_dir(folder.path())
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(Stdio::piped());
     let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
     let stderr = tokio::spawn(read_stderr(child.stderr.take()));
     let agent = tokio::spawn(agent::serve(listener, Arc::clone(identity), group.map(Pid::as_raw)));
-    Ok(Link { child, group, stderr, agent, _folder: folder })
+    Ok(Link {
+        child,
+        group,
+        stderr,
+        agent,
+        _folder: folder,
+    })
 }
 
 /// A folder for one run. If the path of the data directory is too long for a socket, the system's temporary folder is
@@ -131,7 +158,11 @@ fn spawn(
 fn make_folder(home: &Path) -> std::io::Result<tempfile::TempDir> {
     // Appended are a separator, the prefix, six letters, and the socket.
     let is_short = home.as_os_str().len() + "/ssh-xxxxxx/agent".len() <= MAX_SOCKET_PATH;
-    let place = if is_short { home.to_owned() } else { std::env::temp_dir() };
+    let place = if is_short {
+        home.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
     tempfile::Builder::new().prefix("ssh-").rand_bytes(6).tempdir_in(place)
 }
 
@@ -209,7 +240,10 @@ impl Link {
             let _ = self.child.wait().await;
         }
         let stderr = tokio::time::timeout(END, &mut self.stderr).await;
-        Ended { is_success, stderr: stderr.ok().and_then(Result::ok).unwrap_or_default() }
+        Ended {
+            is_success,
+            stderr: stderr.ok().and_then(Result::ok).unwrap_or_default(),
+        }
     }
 }
 
@@ -244,7 +278,11 @@ mod tests {
     fn the_name_is_known_by_its_port_and_connected_by_its_address() {
         let check = |url: &str, alias: &str, user: &str| {
             let options = options(&Address::parse(url).unwrap(), "192.0.2.1:22".parse().unwrap());
-            for expected in [format!("HostKeyAlias={alias}"), format!("User={user}"), "HostName=192.0.2.1".to_owned()] {
+            for expected in [
+                format!("HostKeyAlias={alias}"),
+                format!("User={user}"),
+                "HostName=192.0.2.1".to_owned(),
+            ] {
                 assert!(options.contains(&expected), "{url}: {expected}");
             }
         };

@@ -53,7 +53,10 @@ pub struct Keys {
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keys").field("openpgp", &self.openpgp.len()).field("ssh", &self.ssh.len()).finish()
+        f.debug_struct("Keys")
+            .field("openpgp", &self.openpgp.len())
+            .field("ssh", &self.ssh.len())
+            .finish()
     }
 }
 
@@ -94,7 +97,11 @@ impl Keys {
             _ => {
                 let texts: BTreeSet<String> = data.values().map(hex::encode).collect();
                 let parts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                Ok(Self { openpgp, ssh, print: fingerprint(&parts) })
+                Ok(Self {
+                    openpgp,
+                    ssh,
+                    print: fingerprint(&parts),
+                })
             }
         }
     }
@@ -115,7 +122,9 @@ impl Mirror {
     ) -> Result<Option<String>, MirrorError> {
         let (mirror, revision, keys) = (self.clone(), revision.clone(), keys.clone());
         spawn(move || {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+            let now = SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .map_or(0, |now| now.as_secs());
             let check = |id: ObjectId, tag: Option<&str>| {
                 let read = mirror.objects().signed_object(&id);
                 let (is_commit, data) = read.map_err(|source| MirrorError::Commit { id, source })?;
@@ -161,7 +170,11 @@ fn check_object(
     }
 
     let algorithm = id.algorithm();
-    let signed = if is_commit { split_commit(data, algorithm) } else { split_tag(data) };
+    let signed = if is_commit {
+        split_commit(data, algorithm)
+    } else {
+        split_tag(data)
+    };
     let Some((payload, signature)) = signed.map_err(|why| format!("{name} {why}"))? else {
         return Err(format!("{name} is not signed"));
     };
@@ -182,7 +195,9 @@ fn check_object(
 
 fn names_itself(data: &[u8], tag: &str) -> bool {
     let mut header = data.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
-    header.find_map(|line| line.strip_prefix(b"tag ")).is_some_and(|name| name == tag.as_bytes())
+    header
+        .find_map(|line| line.strip_prefix(b"tag "))
+        .is_some_and(|name| name == tag.as_bytes())
 }
 
 type Signed = (Vec<u8>, Vec<u8>);
@@ -190,12 +205,19 @@ type Signed = (Vec<u8>, Vec<u8>);
 /// A commit without its signatures, and the signature that counts (git's `parse_signed_commit`): a SHA-256 repository
 /// uses its own header, and the other one may exist beside it.
 fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static str> {
-    let own: &[u8] = if algorithm == "sha256" { b"gpgsig-sha256 " } else { b"gpgsig " };
+    let own: &[u8] = if algorithm == "sha256" {
+        b"gpgsig-sha256 "
+    } else {
+        b"gpgsig "
+    };
     let (mut payload, mut signature) = (Vec::new(), Vec::new());
     let (mut in_own, mut in_other, mut found) = (false, false, 0);
     let mut rest = data;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(rest.len(), |at| at + 1);
         let (line, after) = rest.split_at(end);
         if line == b"\n" {
             // After the header everything is text.
@@ -233,7 +255,12 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
 /// A tag up to its signature, which is at the end of its text (git's `parse_signature`).
 fn split_tag(data: &[u8]) -> Result<Option<Signed>, &'static str> {
     const STARTS: [&[u8]; 2] = [b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN SSH SIGNATURE-----"];
-    let lines = std::iter::once(0).chain(data.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1));
+    let lines = std::iter::once(0).chain(
+        data.iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'\n')
+            .map(|(at, _)| at + 1),
+    );
     let mut starts = lines.filter(|at| STARTS.iter().any(|start| data[*at..].starts_with(start)));
     let Some(at) = starts.next_back() else { return Ok(None) };
     let (text, signature) = data.split_at(at);
@@ -245,13 +272,20 @@ fn strip_header_signatures(text: &[u8]) -> Vec<u8> {
     let (mut kept, mut in_signature) = (Vec::new(), false);
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(rest.len(), |at| at + 1);
         let (line, after) = rest.split_at(end);
         if line == b"\n" {
             kept.extend_from_slice(rest);
             break;
         }
-        in_signature = if line.starts_with(b" ") { in_signature } else { line.starts_with(b"gpgsig") };
+        in_signature = if line.starts_with(b" ") {
+            in_signature
+        } else {
+            line.starts_with(b"gpgsig")
+        };
         if !in_signature {
             kept.extend_from_slice(line);
         }
@@ -272,13 +306,23 @@ mod tests {
     fn a_signature_is_cut_out_of_the_header_only() {
         let commit = b"tree t\nauthor A <a> 1 +0000\ngpgsig BEGIN\n one\n \n END\ngpgsig-sha256 x\n y\nencoding z\n\ngpgsig no\n more\n";
         let (payload, signature) = split_commit(commit, "sha1").unwrap().unwrap();
-        assert_eq!(text(&payload), "tree t\nauthor A <a> 1 +0000\nencoding z\n\ngpgsig no\n more\n");
+        assert_eq!(
+            text(&payload),
+            "tree t\nauthor A <a> 1 +0000\nencoding z\n\ngpgsig no\n more\n"
+        );
         assert_eq!(text(&signature), "BEGIN\none\n\nEND\n");
         let (payload, signature) = split_commit(commit, "sha256").unwrap().unwrap();
         assert!(!text(&payload).contains("BEGIN") && text(&signature) == "x\ny\n");
         assert_eq!(split_commit(b"tree t\n\ngpgsig x\n", "sha1"), Ok(None));
-        assert_eq!(split_commit(b"gpgsig a\ntree t\ngpgsig b\n\n", "sha1"), Err("has two signatures"));
-        assert_eq!(split_commit(b"mergetag x\n gpgsig y\n\n", "sha1"), Ok(None), "of another object");
+        assert_eq!(
+            split_commit(b"gpgsig a\ntree t\ngpgsig b\n\n", "sha1"),
+            Err("has two signatures")
+        );
+        assert_eq!(
+            split_commit(b"mergetag x\n gpgsig y\n\n", "sha1"),
+            Ok(None),
+            "of another object"
+        );
     }
 
     #[test]
@@ -295,20 +339,38 @@ mod tests {
     #[test]
     fn a_secret_of_keys_is_read_strictly() {
         let read = |entries: &[(&str, &str)]| {
-            let data = entries.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+            let data = entries
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()))
+                .collect();
             Keys::read(&data).map(|keys| keys.ssh.len())
         };
         let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE5RAl5tx6YyXCEKIk9MXpqEyTrQKXNCp3qYWo2Mlvtu";
         assert_eq!(read(&[("a.pub", &format!("# who\n\n{key} me@host\n"))]), Ok(1));
-        assert_eq!(read(&[("signers", &format!("me@x,you@x namespaces=\"git\" {key}\n* {key}\n"))]), Ok(2));
+        assert_eq!(
+            read(&[("signers", &format!("me@x,you@x namespaces=\"git\" {key}\n* {key}\n"))]),
+            Ok(2)
+        );
         assert_eq!(read(&[]), Err(KeysError::None));
         assert_eq!(read(&[("a", "\n")]), Err(KeysError::None));
-        assert!(matches!(read(&[("a", "-----BEGIN OPENSSH PRIVATE KEY-----")]), Err(KeysError::Private { .. })));
-        for bad in
-            ["hello", "ssh-ed25519 AAAA", &format!("x cert-authority {key}"), &format!("x valid-before=2020 {key}")]
-        {
-            assert!(matches!(read(&[("a", bad)]), Err(KeysError::Ssh { line: 1, .. })), "{bad}");
+        assert!(matches!(
+            read(&[("a", "-----BEGIN OPENSSH PRIVATE KEY-----")]),
+            Err(KeysError::Private { .. })
+        ));
+        for bad in [
+            "hello",
+            "ssh-ed25519 AAAA",
+            &format!("x cert-authority {key}"),
+            &format!("x valid-before=2020 {key}"),
+        ] {
+            assert!(
+                matches!(read(&[("a", bad)]), Err(KeysError::Ssh { line: 1, .. })),
+                "{bad}"
+            );
         }
-        assert!(matches!(read(&[("a", "-----BEGIN PGP PUBLIC KEY BLOCK-----\n")]), Err(KeysError::OpenPgp { .. })));
+        assert!(matches!(
+            read(&[("a", "-----BEGIN PGP PUBLIC KEY BLOCK-----\n")]),
+            Err(KeysError::OpenPgp { .. })
+        ));
     }
 }

@@ -61,7 +61,11 @@ struct Inner {
 
 impl Web {
     pub fn new(links: Links) -> Self {
-        Self(Arc::new(Inner { links, hosts: Hosts::default(), roots: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            links,
+            hosts: Hosts::default(),
+            roots: OnceLock::new(),
+        }))
     }
 
     /// A host from a source's spec.
@@ -71,22 +75,38 @@ impl Web {
 
     /// A host that only a link names, so it may not be in a private network.
     pub fn linked_site(&self, linked: &Url) -> Result<Site, FetchError> {
-        self.make_site(linked, Access::default(), Route { links: Some(self.0.links.clone()), proxy: None })
+        self.make_site(
+            linked,
+            Access::default(),
+            Route {
+                links: Some(self.0.links.clone()),
+                proxy: None,
+            },
+        )
     }
 
     /// A host stated by a user with fewer rights than the hub: like a link, it may not be in a private network.
     pub fn guarded_site(&self, stated: &Url, access: Access) -> Result<Site, FetchError> {
-        self.make_site(stated, access, Route { links: Some(self.0.links.clone()), proxy: None })
+        self.make_site(
+            stated,
+            access,
+            Route {
+                links: Some(self.0.links.clone()),
+                proxy: None,
+            },
+        )
     }
 
     /// The addresses of such a host, for protocols other than HTTP. Err: the reason why there are none, and the
     /// evidence.
     pub async fn guarded_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, (FetchReason, String)> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        links::resolve(&self.0.links, host, port).await.map_err(|error| match error {
-            ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
-            error => (FetchReason::HostUnknown, error.to_string()),
-        })
+        links::resolve(&self.0.links, host, port)
+            .await
+            .map_err(|error| match error {
+                ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
+                error => (FetchReason::HostUnknown, error.to_string()),
+            })
     }
 
     /// Where links of a host may lead.
@@ -106,7 +126,10 @@ impl Web {
     pub(crate) fn make_site(&self, stated: &Url, access: Access, route: Route<'_>) -> Result<Site, FetchError> {
         let fail = |reason, evidence: String| FetchError::new("connect to", stated, reason, evidence);
         if !matches!(stated.scheme(), "http" | "https") || stated.host_str().is_none() {
-            return Err(fail(FetchReason::Unexpected, "it is no http or https address".to_owned()));
+            return Err(fail(
+                FetchReason::Unexpected,
+                "it is no http or https address".to_owned(),
+            ));
         }
         if access.has_login() && stated.scheme() == "http" && !is_loopback(stated) {
             return Err(fail(FetchReason::ClearText, String::new()));
@@ -128,7 +151,12 @@ impl Web {
         };
 
         let reached = self.reached(stated.host_str().unwrap_or_default());
-        let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(near.clone(), reached.clone())));
+        let client = client(
+            &tls,
+            proxied
+                .clone()
+                .unwrap_or_else(|| Way::direct(near.clone(), reached.clone())),
+        );
         let tls_abroad = match access.identity {
             Some(_) => self.tls(&Access::trusting(access.ca.as_deref())).map_err(untrusted)?,
             None => tls,
@@ -150,7 +178,10 @@ impl Web {
 
     fn tls(&self, access: &Access) -> Result<rustls::ClientConfig, String> {
         let mut roots = rustls::RootCertStore::empty();
-        let own = self.0.roots.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+        let own = self
+            .0
+            .roots
+            .get_or_init(|| rustls_native_certs::load_native_certs().certs);
         roots.add_parsable_certificates(own.iter().cloned());
         if let Some(pem) = &access.ca {
             for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
@@ -163,17 +194,23 @@ impl Web {
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots);
-        let Some(identity) = &access.identity else { return Ok(builder.with_no_client_auth()) };
+        let Some(identity) = &access.identity else {
+            return Ok(builder.with_no_client_auth());
+        };
         let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| format!("tls.crt: {error}"))?;
         // The error of a key must not quote it.
         let key = PrivateKeyDer::from_pem_slice(&identity.key).map_err(|_| "tls.key is no PEM key".to_owned())?;
-        builder.with_client_auth_cert(chain, key).map_err(|error| format!("tls.crt and tls.key: {error}"))
+        builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| format!("tls.crt and tls.key: {error}"))
     }
 }
 
 fn client(tls: &rustls::ClientConfig, way: Way) -> HttpClient {
-    let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+    let https = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls.clone())
+        .https_or_http();
     Client::builder(TokioExecutor::new()).build(https.enable_all_versions().wrap_connector(way))
 }
 
@@ -221,7 +258,11 @@ pub struct Step {
 
 impl Step {
     pub fn new(what: &'static str, timeout: Duration) -> Self {
-        Self { what, deadline: Instant::now() + timeout, seconds: timeout.as_secs() }
+        Self {
+            what,
+            deadline: Instant::now() + timeout,
+            seconds: timeout.as_secs(),
+        }
     }
 
     /// Another step within the same deadline.
@@ -266,11 +307,21 @@ impl std::fmt::Debug for Sign {
 
 impl Ask {
     pub fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), sign: Sign::Login }
+        Self {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            sign: Sign::Login,
+        }
     }
 
     pub fn post(url: Url, body: impl Into<Bytes>) -> Self {
-        Self { method: Method::POST, body: body.into(), ..Self::get(url) }
+        Self {
+            method: Method::POST,
+            body: body.into(),
+            ..Self::get(url)
+        }
     }
 
     pub fn header(mut self, name: HeaderName, value: &str) -> Self {
@@ -319,7 +370,14 @@ impl Site {
     /// Another host that this one links to. It gets no credentials.
     pub(crate) async fn lead_to(&self, web: &Web, to: &Url) -> Result<Self, FetchError> {
         let (_, links) = self.ways_to(to).await;
-        web.make_site(to, Access::default(), Route { links: Some(links.clone()), proxy: None })
+        web.make_site(
+            to,
+            Access::default(),
+            Route {
+                links: Some(links.clone()),
+                proxy: None,
+            },
+        )
     }
 
     pub(crate) fn access(&self) -> &Access {
@@ -338,33 +396,56 @@ impl Site {
             let (parts, body) = response.into_parts();
             let is_redirect = matches!(parts.status.as_u16(), 301 | 302 | 303 | 307 | 308);
             let Some(to) = parts.headers.get(header::LOCATION).filter(|_| is_redirect) else {
-                return Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step });
+                return Ok(Answer {
+                    status: parts.status,
+                    headers: parts.headers,
+                    body,
+                    url: ask.url,
+                    step,
+                });
             };
             let next = to.to_str().ok().and_then(|to| url.join(to).ok());
             let next =
                 next.filter(|next| next.scheme() == "https" || (next.scheme() == "http" && url.scheme() == "http"));
             url = next.ok_or_else(|| FetchError::new(step.what, &ask.url, FetchReason::Redirected, String::new()))?;
         }
-        Err(FetchError::new(step.what, &ask.url, FetchReason::Redirected, format!("{MAX_REDIRECTS} times")))
+        Err(FetchError::new(
+            step.what,
+            &ask.url,
+            FetchReason::Redirected,
+            format!("{MAX_REDIRECTS} times"),
+        ))
     }
 
     /// The same without redirects: a request's own headers are for one host only.
     pub(crate) async fn send_unredirected(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
         let response = step.bound(&ask.url, self.send_once(step, &ask, &ask.url)).await??;
         let (parts, body) = response.into_parts();
-        Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step })
+        Ok(Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            url: ask.url,
+            step,
+        })
     }
 
     /// Sends a message without redirects, because another host may not read it. Any status is a success.
     pub async fn deliver(&self, step: Step, ask: Ask) -> Result<Reply, FetchError> {
         let answer = self.send_unredirected(step, ask).await?;
         let status = answer.status;
-        let seconds = answer.header(header::RETRY_AFTER).and_then(|text| text.trim().parse().ok());
+        let seconds = answer
+            .header(header::RETRY_AFTER)
+            .and_then(|text| text.trim().parse().ok());
         let body = match answer.bytes(MAX_REPLY).await {
             Err(error) if matches!(error.reason, FetchReason::TooLarge { .. }) => Vec::new(),
             body => body?,
         };
-        Ok(Reply { status, retry_after: seconds.map(Duration::from_secs), body })
+        Ok(Reply {
+            status,
+            retry_after: seconds.map(Duration::from_secs),
+            body,
+        })
     }
 
     async fn send_once(&self, step: Step, ask: &Ask, url: &Url) -> Result<Response<Incoming>, FetchError> {
@@ -372,10 +453,14 @@ impl Site {
         let is_stated = self.is_stated(url);
         let mut request = Request::new(Full::new(ask.body.clone()));
         *request.method_mut() = ask.method.clone();
-        *request.uri_mut() =
-            url.as_str().parse().map_err(|_| fail(FetchReason::Redirected, "an address that is none".to_owned()))?;
+        *request.uri_mut() = url
+            .as_str()
+            .parse()
+            .map_err(|_| fail(FetchReason::Redirected, "an address that is none".to_owned()))?;
         *request.headers_mut() = ask.headers.clone();
-        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
 
         let signature = match &ask.sign {
             Sign::Nothing => None,
@@ -410,11 +495,21 @@ impl Site {
         let make = || async {
             let links = match &self.own {
                 Some(links) => links.clone(),
-                None => self.links.of_host(self.stated.host_str().unwrap_or_default(), &self.reached).await,
+                None => {
+                    self.links
+                        .of_host(self.stated.host_str().unwrap_or_default(), &self.reached)
+                        .await
+                }
             };
             // A proxy resolves names itself.
-            let way = self.proxied.clone().unwrap_or_else(|| Way::direct(links.clone(), Reached::default()));
-            Foreign { client: client(&self.tls_abroad, way), links }
+            let way = self
+                .proxied
+                .clone()
+                .unwrap_or_else(|| Way::direct(links.clone(), Reached::default()));
+            Foreign {
+                client: client(&self.tls_abroad, way),
+                links,
+            }
         };
         let Foreign { client, links } = self.foreign.get_or_init(make).await;
         (client, links)
@@ -481,7 +576,8 @@ impl Answer {
             }
             hash.update(&data);
             // A piece has some KiB, which the page cache takes at once.
-            file.write_all(&data).map_err(|error| self.fail(FetchReason::Disk, error.to_string()))?;
+            file.write_all(&data)
+                .map_err(|error| self.fail(FetchReason::Disk, error.to_string()))?;
         }
         Ok(Digest::from_bytes(hash.finalize().into()))
     }
@@ -555,7 +651,10 @@ fn refuse_written(links: &Links, url: &Url) -> Option<Refused> {
         Some(url::Host::Ipv6(address)) => IpAddr::V6(address),
         _ => return None,
     };
-    (!links.allows(address)).then(|| Refused { host: address.to_string(), address })
+    (!links.allows(address)).then(|| Refused {
+        host: address.to_string(),
+        address,
+    })
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -109,7 +109,11 @@ pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclose
     let migrations = count_migrations(&mut snapshot).await.map_err(at)?;
     check_schema(&from.to_string(), migrations)?;
     let counter = read::load_counter(&mut snapshot).await.map_err(at)?;
-    let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
+    let mut copied = Copied {
+        rows: Vec::new(),
+        counter,
+        moment: seconds_since_1970(),
+    };
     let mut writer = Writer::create(to, &Header::new(migrations, copied.moment, counter))?;
     for file in enclosed {
         writer.file(file)?;
@@ -133,7 +137,11 @@ pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclose
 fn check_schema(from: &str, found: usize) -> Result<(), ArchiveError> {
     let known = schema::newest();
     if found > known {
-        return Err(ArchiveError::Newer { from: from.to_owned(), found, known });
+        return Err(ArchiveError::Newer {
+            from: from.to_owned(),
+            found,
+            known,
+        });
     }
     Ok(())
 }
@@ -143,7 +151,11 @@ pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
     let (mut reader, header) = Reader::open(path)?;
     check_schema(&path.display().to_string(), header.schema)?;
     let tables = schema::tables(header.schema);
-    let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
+    let mut copied = Copied {
+        rows: Vec::new(),
+        counter: header.counter,
+        moment: header.created,
+    };
     let mut table = None;
     loop {
         match reader.next()? {
@@ -202,14 +214,20 @@ pub async fn restore_from(
 
     let mut target = Target::open(to, header.schema, allow.replace).await?;
     let before = target.replaced_counter();
-    let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
+    let mut copied = Copied {
+        rows: Vec::new(),
+        counter: header.counter,
+        moment: header.created,
+    };
     let mut table = None;
     loop {
         match reader.next()? {
             Entry::File(_) => {}
             Entry::Table(name) => table = tables.iter().find(|table| table.name == name),
             Entry::Row(row) => {
-                let Some(table) = table else { return Err(reader.damaged("a row has no table").into()) };
+                let Some(table) = table else {
+                    return Err(reader.damaged("a row has no table").into());
+                };
                 copied.count(&table.name, 1);
                 target.push(table, row).await?;
             }
@@ -219,7 +237,9 @@ pub async fn restore_from(
 
     target.flush().await?;
     let counter = header.counter.max(before) + RESTORED;
-    let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
+    let epoch = move_ahead(target.connection(), counter)
+        .await
+        .map_err(|error| error.at(to))?;
     target.complete().await?;
     if &found != seal_key {
         let (from, now) = (Master::new(&found), seconds_since_1970());
@@ -229,8 +249,14 @@ pub async fn restore_from(
 
     let report = fsck::check(target.connection(), to, seal_key).await?;
     if report.is_damaged && !allow.damage {
-        let first = report.damage().next().map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);
-        return Err(ArchiveError::Damaged { path: from.to_owned(), first });
+        let first = report
+            .damage()
+            .next()
+            .map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);
+        return Err(ArchiveError::Damaged {
+            path: from.to_owned(),
+            first,
+        });
     }
     target.take_place().await?;
     Ok(Restored { copied, counter, epoch })
@@ -245,15 +271,24 @@ fn find_seal_key<'a>(path: &Path, mut keys: impl Iterator<Item = &'a [u8; 32]>) 
         match reader.next()? {
             Entry::Table(name) => is_meta = name == "meta",
             Entry::Row(row) if is_meta => {
-                let [Cell::Text(name), Cell::Text(sealed)] = &row[..] else { continue };
+                let [Cell::Text(name), Cell::Text(sealed)] = &row[..] else {
+                    continue;
+                };
                 if name == SEAL_CHECK {
                     let sealed = hex::decode(sealed).unwrap_or_default();
                     let found = keys.find(|key| opens_check(&sealed, &Master::new(key)));
-                    return found.copied().ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
+                    return found
+                        .copied()
+                        .ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
                 }
             }
             Entry::File(_) | Entry::Row(_) => {}
-            Entry::End => return keys.next().copied().ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() }),
+            Entry::End => {
+                return keys
+                    .next()
+                    .copied()
+                    .ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
+            }
         }
     }
 }
@@ -267,7 +302,11 @@ pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<C
     check_schema(&from.to_string(), migrations)?;
     let counter = read::load_counter(source.connection()).await.map_err(at)?;
     let mut target = Target::open(to, migrations, force).await?;
-    let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
+    let mut copied = Copied {
+        rows: Vec::new(),
+        counter,
+        moment: seconds_since_1970(),
+    };
     for table in schema::tables(migrations) {
         let mut pages = Pages::of(&table);
         while let Some(rows) = pages.next(source.connection()).await.map_err(at)? {
@@ -286,7 +325,10 @@ pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<C
 /// Makes a restored store newer than everything that clients of this installation have seen. Returns the epoch.
 async fn move_ahead(connection: &mut Connection, counter: u64) -> Result<u64, StoreError> {
     sqlx::query("DELETE FROM changes").execute(&mut *connection).await?;
-    sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(counter as i64).execute(&mut *connection).await?;
+    sqlx::query("UPDATE counter SET value = $1 WHERE id = 1")
+        .bind(counter as i64)
+        .execute(&mut *connection)
+        .await?;
     read::save_meta(connection, crate::compaction::COMPACTED, &counter.to_string()).await?;
     delivery::raise_all_epochs(connection, seconds_since_1970().unsigned_abs()).await
 }

@@ -62,19 +62,30 @@ impl AtHand {
             floor: 0,
             closed: false,
         };
-        Self { state: is_alone.then(|| Mutex::new(state())), limit }
+        Self {
+            state: is_alone.then(|| Mutex::new(state())),
+            limit,
+        }
     }
 
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         // Code under this lock never panics half-way through a change.
-        self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.state
+            .as_ref()
+            .map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The cached object of a key. Err: it must be read, and may then be passed to [`Self::keep`].
     pub(crate) fn find(&self, key: &Key) -> Result<Option<Resource>, Begun> {
-        let Some(mut state) = self.state() else { return Err(Begun(0)) };
+        let Some(mut state) = self.state() else {
+            return Err(Begun(0));
+        };
         let number = state.number;
-        state.objects.get(key).map(|entry| entry.object.clone()).ok_or(Begun(number))
+        state
+            .objects
+            .get(key)
+            .map(|entry| entry.object.clone())
+            .ok_or(Begun(number))
     }
 
     /// Caches an object that was read, unless its key was touched since the read began. `bytes`: size of its JSON.
@@ -166,11 +177,20 @@ mod tests {
     use super::*;
 
     fn key(n: u8) -> Key {
-        Key { kind: "a".into(), namespace: String::new(), name: n.to_string() }
+        Key {
+            kind: "a".into(),
+            namespace: String::new(),
+            name: n.to_string(),
+        }
     }
 
     fn object(key: &Key, version: u64) -> Resource {
-        Resource { key: key.clone(), uid: String::new(), version, object: Arc::default() }
+        Resource {
+            key: key.clone(),
+            uid: String::new(),
+            version,
+            object: Arc::default(),
+        }
     }
 
     /// Events in any order.
@@ -237,7 +257,8 @@ mod tests {
             match event {
                 Event::Read(n) => {
                     if let Err(begun) = at_hand.find(&key(n)) {
-                        self.readings.push_back((begun, key(n), self.rows.get(&key(n)).cloned()));
+                        self.readings
+                            .push_back((begun, key(n), self.rows.get(&key(n)).cloned()));
                     }
                 }
                 Event::Arrive => {
@@ -294,9 +315,16 @@ mod tests {
     #[test]
     fn what_was_read_or_written_is_found_until_it_is_the_oldest() {
         let at_hand = AtHand::with_limit(true, 3 * (ENTRY_BYTES + 100));
-        let find = |n: u8| at_hand.find(&key(n)).map(|found| found.map(|object| object.version)).ok();
+        let find = |n: u8| {
+            at_hand
+                .find(&key(n))
+                .map(|found| found.map(|object| object.version))
+                .ok()
+        };
         for n in 0..2 {
-            let Err(begun) = at_hand.find(&key(n)) else { panic!("found") };
+            let Err(begun) = at_hand.find(&key(n)) else {
+                panic!("found")
+            };
             at_hand.keep(begun, &key(n), (n == 0).then(|| object(&key(0), 7)), 100);
         }
         at_hand.doubt([&key(2)].into_iter());
@@ -304,7 +332,10 @@ mod tests {
         assert_eq!((find(1), find(2), find(0)), (Some(None), Some(Some(8)), Some(Some(7))));
         at_hand.doubt([&key(3)].into_iter());
         at_hand.settle([(key(3), Some(object(&key(3), 9)), 100)].into_iter());
-        assert_eq!((find(0), find(1), find(2), find(3)), (Some(Some(7)), None, Some(Some(8)), Some(Some(9))));
+        assert_eq!(
+            (find(0), find(1), find(2), find(3)),
+            (Some(Some(7)), None, Some(Some(8)), Some(Some(9)))
+        );
         at_hand.close();
         assert_eq!((find(0), find(3)), (None, None));
     }
@@ -312,7 +343,9 @@ mod tests {
     #[test]
     fn nothing_is_at_hand_where_others_write() {
         let at_hand = AtHand::new(false);
-        let Err(begun) = at_hand.find(&key(1)) else { panic!("found") };
+        let Err(begun) = at_hand.find(&key(1)) else {
+            panic!("found")
+        };
         at_hand.keep(begun, &key(1), Some(object(&key(1), 1)), 100);
         at_hand.settle([(key(1), Some(object(&key(1), 1)), 100)].into_iter());
         assert!(at_hand.find(&key(1)).is_err());
@@ -321,9 +354,14 @@ mod tests {
     #[test]
     fn a_reading_that_outlasts_many_commits_is_not_kept() {
         let at_hand = AtHand::new(true);
-        let Err(begun) = at_hand.find(&key(0)) else { panic!("found") };
+        let Err(begun) = at_hand.find(&key(0)) else {
+            panic!("found")
+        };
         for n in 0..TOUCHED + 2 {
-            let other = Key { name: format!("other-{n}"), ..key(0) };
+            let other = Key {
+                name: format!("other-{n}"),
+                ..key(0)
+            };
             at_hand.doubt([&other].into_iter());
         }
         at_hand.keep(begun, &key(0), None, 0);

@@ -138,7 +138,10 @@ impl Combiner {
     }
 
     async fn commit_batch(&mut self, mut batch: Batch) {
-        let outcome = self.run_and_commit(&mut batch).await.map_err(|error| error.at(&self.settings.database.location));
+        let outcome = self
+            .run_and_commit(&mut batch)
+            .await
+            .map_err(|error| error.at(&self.settings.database.location));
         let location = &self.settings.database.location;
         match &outcome {
             Err(failure) => {
@@ -198,7 +201,9 @@ impl Combiner {
     /// Begins a transaction, on a new connection if there is none or the old one fails. Returns the counter.
     async fn begin(&mut self) -> Result<u64, StoreError> {
         if *self.taken.borrow() {
-            return Err(StoreError::Taken { location: self.settings.database.location.clone() });
+            return Err(StoreError::Taken {
+                location: self.settings.database.location.clone(),
+            });
         }
         let time = seconds_since_1970();
         let database = self.settings.database.clone();
@@ -242,7 +247,10 @@ impl Combiner {
         let location = &self.settings.database.location;
         info!(%location, "connecting to the database again");
         self.tx.drop_connection();
-        match session::retake(&self.settings).await.map_err(|error| error.at(location)) {
+        match session::retake(&self.settings)
+            .await
+            .map_err(|error| error.at(location))
+        {
             Ok(connection) => self.tx.replace_connection(connection),
             Err(error) => {
                 if matches!(error, StoreError::Taken { .. }) {
@@ -260,7 +268,10 @@ impl Combiner {
         match self.try_compact(after).await {
             Ok(has_more) => has_more,
             Err(error) => {
-                let (error, location) = (error.at(&self.settings.database.location), &self.settings.database.location);
+                let (error, location) = (
+                    error.at(&self.settings.database.location),
+                    &self.settings.database.location,
+                );
                 // Only the size of the log depends on this; the next tick tries again.
                 warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
                 self.rollback().await;
@@ -286,5 +297,7 @@ impl Combiner {
 }
 
 pub(crate) fn seconds_since_1970() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64)
 }

@@ -30,7 +30,9 @@ impl CompactAfter {
 /// One step, in a transaction that began at `counter`. Only the oldest rows are removed, so the rest has no gaps; a
 /// clock that was set back only delays the removal. True: there may be more.
 pub(crate) async fn compact(tx: &mut Tx, counter: u64, after: CompactAfter) -> Result<bool, sqlx::Error> {
-    let cutoff = tx.time().saturating_sub(i64::try_from(after.age.as_secs()).unwrap_or(i64::MAX));
+    let cutoff = tx
+        .time()
+        .saturating_sub(i64::try_from(after.age.as_secs()).unwrap_or(i64::MAX));
     let oldest: Vec<(i64, i64)> =
         sqlx::query_as("SELECT version, written FROM changes WHERE version <= $1 ORDER BY version LIMIT $2")
             .bind(counter.saturating_sub(after.versions) as i64)
@@ -39,7 +41,10 @@ pub(crate) async fn compact(tx: &mut Tx, counter: u64, after: CompactAfter) -> R
             .await?;
     let old = oldest.iter().take_while(|(_, written)| *written <= cutoff).count();
     if let Some((last, _)) = oldest[..old].last() {
-        sqlx::query("DELETE FROM changes WHERE version <= $1").bind(last).execute(&mut **tx).await?;
+        sqlx::query("DELETE FROM changes WHERE version <= $1")
+            .bind(last)
+            .execute(&mut **tx)
+            .await?;
         read::save_meta(tx, COMPACTED, &last.to_string()).await?;
     }
     Ok(old as u64 == STEP)

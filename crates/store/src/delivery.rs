@@ -199,8 +199,15 @@ async fn mark_dependents(connection: &mut Connection, change: &Written) -> Resul
         _ => return Ok(false),
     };
 
-    let insert = format!("INSERT INTO dirty (cluster_uid, marks) {select} {}", desired::COUNT_MARK);
+    let insert = format!(
+        "INSERT INTO dirty (cluster_uid, marks) {select} {}",
+        desired::COUNT_MARK
+    );
     let [first, second] = values;
-    let marked = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(first).bind(second).execute(connection).await?;
+    let marked = sqlx::query(sqlx::AssertSqlSafe(insert))
+        .bind(first)
+        .bind(second)
+        .execute(connection)
+        .await?;
     Ok(marked.rows_affected() > 0)
 }

@@ -128,7 +128,11 @@ impl Database {
                 let mut connection = Connection::connect_with(&options).await?;
                 // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answered write survives a
                 // power cut. journal_size_limit: after a burst the log must not keep its size on disk for ever.
-                for setting in ["journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864"] {
+                for setting in [
+                    "journal_mode = WAL",
+                    "synchronous = FULL",
+                    "journal_size_limit = 67108864",
+                ] {
                     let pragma = sqlx::query(sqlx::AssertSqlSafe(format!("PRAGMA {setting}")));
                     pragma.fetch_all(&mut connection).await?;
                 }
@@ -137,7 +141,9 @@ impl Database {
             Engine::Postgres => {
                 let connect = async {
                     let mut connection = Connection::connect_with(&options).await?;
-                    let session = sqlx::query(WRITER_SESSION).bind(self.statement_limit()).bind(self.lock_limit());
+                    let session = sqlx::query(WRITER_SESSION)
+                        .bind(self.statement_limit())
+                        .bind(self.lock_limit());
                     session.fetch_one(&mut connection).await?;
                     Ok(connection)
                 };
@@ -178,7 +184,9 @@ async fn within<T>(
     location: &Location,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(StoreError::silent(location, limit)))
+    timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(StoreError::silent(location, limit)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -200,7 +208,9 @@ fn options(location: &Location, access: Access) -> Result<AnyConnectOptions, Sto
 /// resolved first. sqlx does not escape percent signs, so this does. The busy timeout is sqlx's default, 5 s.
 fn file_options(path: &Path, access: Access) -> Result<AnyConnectOptions, StoreError> {
     let path = path.canonicalize().map_err(sqlx::Error::Io)?;
-    let text = path.to_str().ok_or_else(|| sqlx::Error::Configuration("the path is no UTF-8".into()))?;
+    let text = path
+        .to_str()
+        .ok_or_else(|| sqlx::Error::Configuration("the path is no UTF-8".into()))?;
     let file = SqliteConnectOptions::new().filename(text.replace('%', "%25"));
     let url = file.read_only(access == Access::Read).to_url_lossy();
     Ok(AnyConnectOptions::from_url(&url)?)
@@ -216,9 +226,17 @@ mod tests {
         for name in ["plain.db", "a b?mode=memory#x.db", "100%41.db", "ü.db"] {
             let path = folder.path().join(name);
             std::fs::write(&path, "").unwrap();
-            let mut connection =
-                Database { location: Location::from(&*path), patience: CONNECT }.connect_writer().await.unwrap();
-            sqlx::query("CREATE TABLE t (n BIGINT)").execute(&mut connection).await.unwrap();
+            let mut connection = Database {
+                location: Location::from(&*path),
+                patience: CONNECT,
+            }
+            .connect_writer()
+            .await
+            .unwrap();
+            sqlx::query("CREATE TABLE t (n BIGINT)")
+                .execute(&mut connection)
+                .await
+                .unwrap();
             connection.close().await.unwrap();
             assert!(std::fs::metadata(&path).unwrap().len() > 0, "{name}");
         }

@@ -99,7 +99,10 @@ impl StoreError {
 
     /// No answer came within `limit`.
     pub(crate) fn silent(location: &Location, limit: Duration) -> Self {
-        Self::Timeout { location: location.clone(), limit }
+        Self::Timeout {
+            location: location.clone(),
+            limit,
+        }
     }
 
     /// Adds the name of the database, and distinguishes the causes that people can act on.
@@ -201,7 +204,11 @@ pub enum OpenError {
     #[error(
         "read {location}: its schema is {found}, this program's is {known}; a hub of this version brings it up to date"
     )]
-    Schema { location: Location, found: usize, known: usize },
+    Schema {
+        location: Location,
+        found: usize,
+        known: usize,
+    },
     #[error("open {location}: its sealed rows were written with another seal key")]
     WrongKey { location: Location },
     #[error(transparent)]

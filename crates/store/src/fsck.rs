@@ -66,12 +66,19 @@ impl Report {
             self.more += 1;
             return;
         }
-        self.findings.push(Finding { severity, table, row: row.to_string(), problem: problem.into() });
+        self.findings.push(Finding {
+            severity,
+            table,
+            row: row.to_string(),
+            problem: problem.into(),
+        });
     }
 
     /// The listed findings that are damage.
     pub fn damage(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.severity == Severity::Damage)
+        self.findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Damage)
     }
 
     fn damaged(&mut self, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
@@ -106,19 +113,33 @@ pub(crate) async fn check(
 ) -> Result<Report, OpenError> {
     let master = Master::new(seal_key);
     check_seal(connection, &master, location).await?;
-    let keys = seal_keys::load(connection, &master).await.map_err(|error| StoreError::from(error).at(location))?;
-    let keys = keys.ok_or_else(|| OpenError::WrongKey { location: location.clone() })?;
+    let keys = seal_keys::load(connection, &master)
+        .await
+        .map_err(|error| StoreError::from(error).at(location))?;
+    let keys = keys.ok_or_else(|| OpenError::WrongKey {
+        location: location.clone(),
+    })?;
     let sealer = Sealer::new(master, keys, sealed_kinds());
-    let mut check =
-        Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
-    check.all(connection, Engine::of(location)).await.map_err(|error| error.at(location))?;
+    let mut check = Check {
+        sealer,
+        counter: 0,
+        report: Report::default(),
+        services: HashSet::new(),
+        clusters: HashSet::new(),
+    };
+    check
+        .all(connection, Engine::of(location))
+        .await
+        .map_err(|error| error.at(location))?;
     Ok(check.report)
 }
 
 async fn check_seal(connection: &mut Connection, master: &Master, location: &Location) -> Result<(), OpenError> {
     let is_ours = seal_keys::is_master(connection, master).await;
     let is_ours = is_ours.map_err(|error| StoreError::from(error).at(location))?;
-    is_ours.then_some(()).ok_or_else(|| OpenError::WrongKey { location: location.clone() })
+    is_ours.then_some(()).ok_or_else(|| OpenError::WrongKey {
+        location: location.clone(),
+    })
 }
 
 struct Check {
@@ -139,7 +160,8 @@ impl Check {
         self.resources(connection).await?;
         self.changes(connection).await?;
         for id in seal_keys::check_kept(connection, &self.sealer).await? {
-            self.report.damaged("kept_values", id, "it was sealed with another key or under another id");
+            self.report
+                .damaged("kept_values", id, "it was sealed with another key or under another id");
         }
         self.references(connection).await?;
         Ok(())
@@ -169,7 +191,11 @@ impl Check {
             .await?;
             for row in &rows {
                 (kind, namespace, name) = (row.try_get("kind")?, row.try_get("namespace")?, row.try_get("name")?);
-                let key = Key { kind: Kind::from(&*kind), namespace: namespace.clone(), name: name.clone() };
+                let key = Key {
+                    kind: Kind::from(&*kind),
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
                 self.report.resources += 1;
                 if let Err(problem) = self.resource(row, &key) {
                     self.report.damaged("resources", shown(&key), problem);
@@ -184,7 +210,10 @@ impl Check {
     fn resource(&mut self, row: &crate::engine::Row, key: &Key) -> Result<(), String> {
         let stored = stored_parts(row).map_err(|error| error.to_string())?;
         if stored.version > self.counter {
-            return Err(format!("its version {} is above the counter, {}", stored.version, self.counter));
+            return Err(format!(
+                "its version {} is above the counter, {}",
+                stored.version, self.counter
+            ));
         }
         if self.sealer.seals(&key.kind) && stored.sealed == 0 {
             return Err("it is not sealed".to_owned());
@@ -199,7 +228,11 @@ impl Check {
             return Err("its object has another name, namespace or uid".to_owned());
         }
         let column: Result<crate::row::Labels, _> = serde_json::from_str(&labels);
-        let expected = if sealed != 0 { Default::default() } else { labels_of_object(&resource.object) };
+        let expected = if sealed != 0 {
+            Default::default()
+        } else {
+            labels_of_object(&resource.object)
+        };
         if !column.is_ok_and(|column| column == expected) {
             return Err("its column of labels is not what its object says".to_owned());
         }
@@ -217,7 +250,11 @@ impl Check {
     async fn changes(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         let compacted = read::load_compacted(connection).await?;
         if compacted > self.counter {
-            self.report.damaged("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
+            self.report.damaged(
+                "meta",
+                "compacted",
+                format!("{compacted} is above the counter, {}", self.counter),
+            );
         }
 
         let mut last: HashMap<Key, (u64, Operation)> = HashMap::new();
@@ -262,7 +299,11 @@ impl Check {
 
     fn change(&self, row: &crate::engine::Row) -> Result<(Key, Operation), String> {
         let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| error.to_string());
-        let key = Key { kind: Kind::from(&*text("kind")?), namespace: text("namespace")?, name: text("name")? };
+        let key = Key {
+            kind: Kind::from(&*text("kind")?),
+            namespace: text("namespace")?,
+            name: text("name")?,
+        };
         // Opens and parses the whole row.
         let committed = read::committed(row, &self.sealer).map_err(problem)?;
         Ok((key, committed.event.operation))
@@ -298,7 +339,10 @@ impl Check {
         ];
 
         for table in OF_SERVICES {
-            self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;
+            self.refer(connection, table, "service_uid", |check, uid| {
+                check.services.contains(uid)
+            })
+            .await?;
         }
         for table in OF_CLUSTERS {
             // A service whose cluster reference has no target has no uid here.
@@ -323,7 +367,12 @@ impl Check {
             for uid in &uids {
                 if !exists(self, uid) {
                     let what = if column == "service_uid" { "service" } else { "cluster" };
-                    self.report.add(Severity::Leftover, table, uid, format!("there is no {what} of this uid"));
+                    self.report.add(
+                        Severity::Leftover,
+                        table,
+                        uid,
+                        format!("there is no {what} of this uid"),
+                    );
                 }
             }
             match uids.last() {

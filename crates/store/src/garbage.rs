@@ -44,9 +44,16 @@ pub(crate) struct Relations {
 impl Relations {
     pub(crate) fn of(object: &Value) -> Self {
         let metadata = &object["metadata"];
-        let mut finalizers = metadata["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut finalizers = metadata["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let waits = metadata.get("deletionTimestamp").is_some() && finalizers.any(|name| FINALIZERS.contains(&name));
-        Self { references: metadata["ownerReferences"].clone(), waits }
+        Self {
+            references: metadata["ownerReferences"].clone(),
+            waits,
+        }
     }
 
     /// Reads a stored body. It is parsed only if it can name an owner.
@@ -55,7 +62,9 @@ impl Relations {
         if !body.windows(FIELD.len()).any(|window| window == FIELD) {
             return Self::default();
         }
-        serde_json::from_slice(body).map(|object| Self::of(&object)).unwrap_or_default()
+        serde_json::from_slice(body)
+            .map(|object| Self::of(&object))
+            .unwrap_or_default()
     }
 
     /// uids of the owners, and whether they wait for this resource.
@@ -82,8 +91,15 @@ pub(crate) struct RelationChange {
 impl RelationChange {
     /// None: the write does not concern the collector, as nearly all don't.
     pub(crate) fn of(key: &Key, uid: &str, old: Relations, new: Option<Relations>) -> Option<Self> {
-        let concerns = new.as_ref().is_none_or(|new| new.waits || old.references != new.references);
-        concerns.then(|| Self { key: key.clone(), uid: uid.to_owned(), old, new })
+        let concerns = new
+            .as_ref()
+            .is_none_or(|new| new.waits || old.references != new.references);
+        concerns.then(|| Self {
+            key: key.clone(),
+            uid: uid.to_owned(),
+            old,
+            new,
+        })
     }
 
     pub(crate) async fn follow(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
@@ -187,7 +203,10 @@ async fn mark(connection: &mut Connection, key: &Key, uid: &str) -> Result<(), s
 
 /// Marks an owner only if it waits for its dependents; to other owners it doesn't matter that a dependent is gone.
 async fn mark_again(connection: &mut Connection, uid: &str) -> Result<(), sqlx::Error> {
-    sqlx::query("UPDATE garbage SET marks = marks + 1 WHERE uid = $1").bind(uid).execute(connection).await?;
+    sqlx::query("UPDATE garbage SET marks = marks + 1 WHERE uid = $1")
+        .bind(uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -206,9 +225,17 @@ pub async fn load_garbage(
     limit: usize,
 ) -> Result<Vec<GarbageMark>, StoreError> {
     let select = "SELECT uid, kind, namespace, name, marks FROM garbage WHERE uid > $1 ORDER BY uid LIMIT $2";
-    let rows = sqlx::query(select).bind(after).bind(limit as i64).fetch_all(connection).await?;
+    let rows = sqlx::query(select)
+        .bind(after)
+        .bind(limit as i64)
+        .fetch_all(connection)
+        .await?;
     let mark = |row: &Row| -> Result<_, sqlx::Error> {
-        Ok(GarbageMark { key: key_of(row)?, uid: row.try_get("uid")?, marks: row.try_get("marks")? })
+        Ok(GarbageMark {
+            key: key_of(row)?,
+            uid: row.try_get("uid")?,
+            marks: row.try_get("marks")?,
+        })
     };
     Ok(rows.iter().map(mark).collect::<Result<_, _>>()?)
 }
@@ -229,8 +256,9 @@ pub async fn load_dependents(
     after: Option<&Key>,
     limit: usize,
 ) -> Result<Vec<Dependent>, StoreError> {
-    let (kind, namespace, name) =
-        after.map_or(("", "", ""), |key| (key.kind.as_str(), key.namespace.as_str(), key.name.as_str()));
+    let (kind, namespace, name) = after.map_or(("", "", ""), |key| {
+        (key.kind.as_str(), key.namespace.as_str(), key.name.as_str())
+    });
     let rows = sqlx::query(
         "SELECT kind, namespace, name, blocks FROM owner_references \
          WHERE owner_uid = $1 AND (kind, namespace, name) > ($2, $3, $4) AND ($6 = '' OR namespace = $6) \
@@ -245,7 +273,10 @@ pub async fn load_dependents(
     .fetch_all(connection)
     .await?;
     let dependent = |row: &Row| -> Result<_, sqlx::Error> {
-        Ok(Dependent { key: key_of(row)?, blocks: row.try_get::<i64, _>("blocks")? != 0 })
+        Ok(Dependent {
+            key: key_of(row)?,
+            blocks: row.try_get::<i64, _>("blocks")? != 0,
+        })
     };
     Ok(rows.iter().map(dependent).collect::<Result<_, _>>()?)
 }
@@ -258,8 +289,11 @@ pub async fn blocks_owner(
 ) -> Result<bool, StoreError> {
     let select = "SELECT 1 FROM owner_references \
                   WHERE owner_uid = $1 AND blocks = 1 AND ($2 = '' OR namespace = $2) LIMIT 1";
-    let found: Option<i64> =
-        sqlx::query_scalar(select).bind(owner_uid).bind(owner_namespace).fetch_optional(connection).await?;
+    let found: Option<i64> = sqlx::query_scalar(select)
+        .bind(owner_uid)
+        .bind(owner_namespace)
+        .fetch_optional(connection)
+        .await?;
     Ok(found.is_some())
 }
 
@@ -285,7 +319,11 @@ mod tests {
         let waits = |metadata: Value| Relations::of(&json!({"metadata": metadata})).waits;
         assert!(!waits(json!({"finalizers": ["orphan"]})));
         assert!(!waits(json!({"finalizers": ["a/b"], "deletionTimestamp": "t"})));
-        assert!(waits(json!({"finalizers": ["a/b", "orphan"], "deletionTimestamp": "t"})));
-        assert!(waits(json!({"finalizers": ["foregroundDeletion"], "deletionTimestamp": "t"})));
+        assert!(waits(
+            json!({"finalizers": ["a/b", "orphan"], "deletionTimestamp": "t"})
+        ));
+        assert!(waits(
+            json!({"finalizers": ["foregroundDeletion"], "deletionTimestamp": "t"})
+        ));
     }
 }

@@ -156,7 +156,9 @@ impl Store {
     fn keep(&self, begun: Begun, key: &Key, row: Option<StoredParts>) -> Result<Option<Resource>, StoreError> {
         let sealer = &self.settings.sealer;
         let bytes = row.as_ref().map_or(0, StoredParts::bytes);
-        let object = row.map(|row| Resource::from_parts(row.open(key, sealer)?, key.clone())).transpose()?;
+        let object = row
+            .map(|row| Resource::from_parts(row.open(key, sealer)?, key.clone()))
+            .transpose()?;
         if !sealer.seals(&key.kind) {
             self.at_hand.keep(begun, key, object.clone(), bytes);
         }
@@ -224,9 +226,16 @@ impl Store {
         F: for<'a> FnOnce(&'a mut Tx) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let closure = Closure { work: Some(work), result: None, reply };
+        let closure = Closure {
+            work: Some(work),
+            result: None,
+            reply,
+        };
         self.send(Request::Transact(Box::new(closure))).await?;
-        answer.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| error.at(self.location()))
+        answer
+            .await
+            .unwrap_or(Err(StoreError::Closed))
+            .map_err(|error| error.at(self.location()))
     }
 
     /// Changes after `from`, of one kind or of all. `from` is the version of a list, an event or a bookmark. It may be
@@ -243,7 +252,10 @@ impl Store {
     /// Waits until [`Store::position`] is at least `version`. False: it was not after `limit`.
     pub async fn wait_for(&self, version: u64, limit: Duration) -> bool {
         let mut positions = self.ring.positions();
-        matches!(timeout(limit, positions.wait_for(|position| *position >= version)).await, Ok(Ok(_)))
+        matches!(
+            timeout(limit, positions.wait_for(|position| *position >= version)).await,
+            Ok(Ok(_))
+        )
     }
 
     /// Number of resources by state, by the rules of [`OpenOptions::classes`]. Reads a few rows, however many resources
@@ -299,7 +311,11 @@ impl Store {
 
     /// Waits for an answer up to the limit, and adds the name of the database to its error.
     async fn read<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        self.settings.database.answered(work).await.map_err(|error| error.at(self.location()))
+        self.settings
+            .database
+            .answered(work)
+            .await
+            .map_err(|error| error.at(self.location()))
     }
 
     async fn send(&self, request: Request) -> Result<(), StoreError> {
@@ -320,7 +336,9 @@ where
 {
     fn run<'a>(&'a mut self, tx: &'a mut Tx) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let Some(work) = self.work.take() else { return Err(StoreError::Closed) };
+            let Some(work) = self.work.take() else {
+                return Err(StoreError::Closed);
+            };
             let result = work(tx).await;
             let wants = result.as_ref().map(drop).map_err(Clone::clone);
             self.result = Some(result);

@@ -92,8 +92,14 @@ impl PostgresUrl {
         if let Some((name, _)) = url.query_pairs().find(|(name, _)| !PARAMETERS.contains(&&**name)) {
             return Err(UrlError::Parameter(name.into_owned()));
         }
-        let socket = url.query_pairs().find_map(|(name, value)| (name == "host").then(|| value.into_owned()));
-        let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned).or(socket);
+        let socket = url
+            .query_pairs()
+            .find_map(|(name, value)| (name == "host").then(|| value.into_owned()));
+        let host = url
+            .host_str()
+            .filter(|host| !host.is_empty())
+            .map(str::to_owned)
+            .or(socket);
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
         let shown = format!("postgres://{}{port}/{database}", host.unwrap_or_default());
         Ok(Self(Arc::new(Parsed { options, shown })))
@@ -144,12 +150,27 @@ mod tests {
     fn what_is_shown_of_a_url_has_no_password() {
         let check = |text: &str, shown: &str| {
             let url = PostgresUrl::parse(text).unwrap();
-            assert_eq!((url.to_string(), format!("{url:?}")), (shown.to_owned(), shown.to_owned()));
+            assert_eq!(
+                (url.to_string(), format!("{url:?}")),
+                (shown.to_owned(), shown.to_owned())
+            );
         };
-        check("postgres://hub:canary@db.example:5433/farwater", "postgres://db.example:5433/farwater");
-        check("postgresql://hub:canary@db.example/farwater?sslmode=require", "postgres://db.example/farwater");
-        check("postgres:///farwater?host=/run/postgresql", "postgres:///run/postgresql/farwater");
-        let with = PostgresUrl::parse("postgres://hub@db/farwater").unwrap().with_password("can/ary").unwrap();
+        check(
+            "postgres://hub:canary@db.example:5433/farwater",
+            "postgres://db.example:5433/farwater",
+        );
+        check(
+            "postgresql://hub:canary@db.example/farwater?sslmode=require",
+            "postgres://db.example/farwater",
+        );
+        check(
+            "postgres:///farwater?host=/run/postgresql",
+            "postgres:///run/postgresql/farwater",
+        );
+        let with = PostgresUrl::parse("postgres://hub@db/farwater")
+            .unwrap()
+            .with_password("can/ary")
+            .unwrap();
         assert_eq!(with.to_string(), "postgres://db/farwater");
         assert_eq!(with.options().database_url.password(), Some("can%2Fary"));
     }
@@ -166,7 +187,10 @@ mod tests {
         check("postgres://hub:canary@db:port/farwater", "expected postgres://");
         check("postgres://hub:canary@db", "names no database");
         check("postgres://hub:canary@db/a/b", "names no database");
-        check("postgres://hub:canary@db/farwater?options=-c%20fsync=off", "\"options\"");
+        check(
+            "postgres://hub:canary@db/farwater?options=-c%20fsync=off",
+            "\"options\"",
+        );
         check("postgres://hub@db/farwater?password=canary", "\"password\"");
     }
 }

@@ -13,7 +13,8 @@ impl Store {
 
     pub async fn put_meta(&self, name: &str, value: &str) -> Result<(), StoreError> {
         let (name, value) = (name.to_owned(), value.to_owned());
-        self.transact(move |tx| Box::pin(async move { tx.put_meta(&name, &value).await })).await
+        self.transact(move |tx| Box::pin(async move { tx.put_meta(&name, &value).await }))
+            .await
     }
 
     /// The stored value. If there is none, `value` is stored and returned.

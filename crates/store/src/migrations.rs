@@ -71,15 +71,28 @@ pub(crate) async fn run_migrations(
     let migrations = HISTORY.iter().take(count).zip(1..).map(|(text, version)| {
         let sql = text.of(engine);
         // The list is in the order of the numbers; the description is the part of the name after the number.
-        let description = text.name.split_once('_').map_or(text.name, |(_, description)| description);
-        Migration::new(version, Cow::Borrowed(description), MigrationType::Simple, sql.into_sql_str(), false)
+        let description = text
+            .name
+            .split_once('_')
+            .map_or(text.name, |(_, description)| description);
+        Migration::new(
+            version,
+            Cow::Borrowed(description),
+            MigrationType::Simple,
+            sql.into_sql_str(),
+            false,
+        )
     });
-    Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await
+    Migrator::with_migrations(migrations.collect())
+        .run_direct(None, connection, false)
+        .await
 }
 
 /// Number of migrations of a database.
 pub(crate) async fn count_migrations(connection: &mut Connection) -> Result<usize, sqlx::Error> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations").fetch_one(connection).await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations")
+        .fetch_one(connection)
+        .await?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
@@ -97,7 +110,10 @@ mod tests {
             line.replace(" TEXT", " TEXT COLLATE \"C\"").replace(" BLOB", " BYTEA")
         };
         let lines: Vec<String> = sqlite.lines().map(column).collect();
-        format!("-- Made from ../sqlite by a test of migrations.rs; don't edit.\n{}\n", lines.join("\n"))
+        format!(
+            "-- Made from ../sqlite by a test of migrations.rs; don't edit.\n{}\n",
+            lines.join("\n")
+        )
     }
 
     /// With `FARWATER_WRITE=1` it writes them.
@@ -109,7 +125,11 @@ mod tests {
                 let path = format!("{}/migrations/postgres/{}.sql", env!("CARGO_MANIFEST_DIR"), text.name);
                 std::fs::write(path, &expected).unwrap();
             } else {
-                assert_eq!(text.postgres, expected, "{}: run this test with FARWATER_WRITE=1", text.name);
+                assert_eq!(
+                    text.postgres, expected,
+                    "{}: run this test with FARWATER_WRITE=1",
+                    text.name
+                );
             }
         }
     }

@@ -71,7 +71,10 @@ impl OpenOptions {
             ownerless_kinds: vec![Kind::new("events", "")],
             ring: 16_384,
             ring_bytes: 32 << 20,
-            compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
+            compact_after: CompactAfter {
+                versions: 50_000,
+                age: Duration::from_secs(600),
+            },
             patience: PATIENCE,
             on_change: None,
             classes: None,
@@ -136,16 +139,29 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         }
         Location::Postgres(_) => None,
     };
-    let masters: Vec<Master> = [Some(seal_key), next_seal_key].iter().flatten().map(Master::new).collect();
+    let masters: Vec<Master> = [Some(seal_key), next_seal_key]
+        .iter()
+        .flatten()
+        .map(Master::new)
+        .collect();
     let sealer = Arc::new(Sealer::new(masters[0].clone(), DataKeys::new(), sealed_kinds));
     let owner = random_name();
     let database = Database { location, patience };
-    let settings = Arc::new(Settings { database, sharing, owner, sealer, compact_after, on_change });
+    let settings = Arc::new(Settings {
+        database,
+        sharing,
+        owner,
+        sealer,
+        compact_after,
+        on_change,
+    });
     let at = |error: StoreError| error.at(&settings.database.location);
 
     let connection = session::take(&settings.database, sharing).await.map_err(at)?;
     let Some(mut connection) = connection else {
-        return Err(OpenError::Locked { location: settings.database.location.clone() });
+        return Err(OpenError::Locked {
+            location: settings.database.location.clone(),
+        });
     };
     migrate(&mut connection, &settings).await?;
     let place = (settings.database.engine(), &settings.database.location);
@@ -158,7 +174,10 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
             .await
             .map_err(|error| at(error.into()))?;
     }
-    let limits = RingLimits { events: ring.max(1), bytes: ring_bytes };
+    let limits = RingLimits {
+        events: ring.max(1),
+        bytes: ring_bytes,
+    };
     let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
     let readers = Readers::of(&settings.database).map_err(at)?;
 
@@ -173,7 +192,13 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let (sender, requests) = mpsc::channel(QUEUE);
     let (taken, is_taken) = watch::channel(false);
     let combiner = Combiner {
-        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into(), classes),
+        tx: Tx::new(
+            engine,
+            connection,
+            Arc::clone(&settings.sealer),
+            ownerless_kinds.into(),
+            classes,
+        ),
         ring: Arc::clone(&ring),
         at_hand: Arc::clone(&at_hand),
         tail,
@@ -185,7 +210,14 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         taken,
     };
     tokio::spawn(combiner.run());
-    Ok(Store { sender, readers, at_hand, ring, settings, is_taken })
+    Ok(Store {
+        sender,
+        readers,
+        at_hand,
+        ring,
+        settings,
+        is_taken,
+    })
 }
 
 fn random_name() -> String {
@@ -203,9 +235,15 @@ async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(),
         limit("0".to_owned()).execute(&mut *connection).await.map_err(at)?;
     }
     let migrated = run_migrations(connection, engine, schema::newest()).await;
-    migrated.map_err(|source| OpenError::Migrate { location: settings.database.location.clone(), source })?;
+    migrated.map_err(|source| OpenError::Migrate {
+        location: settings.database.location.clone(),
+        source,
+    })?;
     if engine == Engine::Postgres {
-        limit(settings.database.statement_limit()).execute(&mut *connection).await.map_err(at)?;
+        limit(settings.database.statement_limit())
+            .execute(&mut *connection)
+            .await
+            .map_err(at)?;
     }
     Ok(())
 }
@@ -213,8 +251,17 @@ async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(),
 /// Locks a file. Two writing processes would each rely on their own ring.
 pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
     let lock_path = with_suffix(path, ".lock");
-    let error = |source| OpenError::Create { path: lock_path.clone(), source };
-    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path).map_err(error)?;
+    let error = |source| OpenError::Create {
+        path: lock_path.clone(),
+        source,
+    };
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&lock_path)
+        .map_err(error)?;
     match lock_file(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { location: path.into() }),
@@ -225,7 +272,10 @@ pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
 /// Creates the file readable only by its owner; SQLite would make it readable by all. The log gets the file's mode.
 pub(crate) fn create_file(path: &Path) -> Result<(), OpenError> {
     let made = File::options().append(true).create(true).mode(0o600).open(path);
-    made.map(drop).map_err(|source| OpenError::Create { path: path.to_owned(), source })
+    made.map(drop).map_err(|source| OpenError::Create {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -236,11 +286,17 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Changes that are read back so that watches can resume: enough for watchers that were up to date when the hub
 /// stopped, and parsed in some tens of milliseconds.
-const RESUME: RingLimits = RingLimits { events: 4_096, bytes: 8 << 20 };
+const RESUME: RingLimits = RingLimits {
+    events: 4_096,
+    bytes: 8 << 20,
+};
 
 async fn fill_ring(connection: &mut Connection, limits: RingLimits, sealer: &Sealer) -> Result<Ring, StoreError> {
     let counter = read::load_counter(connection).await?;
-    let resumed = RingLimits { events: limits.events.min(RESUME.events), bytes: limits.bytes.min(RESUME.bytes) };
+    let resumed = RingLimits {
+        events: limits.events.min(RESUME.events),
+        bytes: limits.bytes.min(RESUME.bytes),
+    };
     let part = read::load_changes(connection, 0, counter, resumed, sealer).await?;
     // Read last, so that it also shows rows that another replica compacted meanwhile.
     let compacted = read::load_compacted(connection).await?;

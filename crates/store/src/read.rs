@@ -19,7 +19,9 @@ use crate::{
 };
 
 pub(crate) async fn load_counter(connection: &mut Connection) -> Result<u64, sqlx::Error> {
-    let counter: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE id = 1").fetch_one(connection).await?;
+    let counter: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE id = 1")
+        .fetch_one(connection)
+        .await?;
     Ok(counter.unsigned_abs())
 }
 
@@ -63,7 +65,11 @@ pub(crate) async fn load_rows(
         }
         for row in select.fetch_all(&mut *connection).await? {
             let kind = Kind::from(row.try_get::<&str, _>("kind")?);
-            let key = Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+            let key = Key {
+                kind,
+                namespace: row.try_get("namespace")?,
+                name: row.try_get("name")?,
+            };
             found.insert(key, stored_parts(&row)?);
         }
     }
@@ -86,7 +92,9 @@ pub(crate) async fn get(
     key: &Key,
     sealer: &Sealer,
 ) -> Result<Option<Resource>, StoreError> {
-    let Some(row) = load_row(connection, key).await? else { return Ok(None) };
+    let Some(row) = load_row(connection, key).await? else {
+        return Ok(None);
+    };
     Ok(Some(Resource::from_parts(row.open(key, sealer)?, key.clone())?))
 }
 
@@ -117,7 +125,10 @@ pub(crate) async fn list<T: FromParts>(
         // One more row than fits shows whether there is another page.
         let is_exact = query.limit > 0 && labels.len() == query.labels.0.len();
         let wanted = if is_exact { left + 1 } else { ROWS_AT_A_TIME };
-        let mut statement = sqlx::query(AssertSqlSafe(&*sql)).bind(query.kind.as_str()).bind(&namespace).bind(&name);
+        let mut statement = sqlx::query(AssertSqlSafe(&*sql))
+            .bind(query.kind.as_str())
+            .bind(&namespace)
+            .bind(&name);
         statement = statement.bind(wanted as i64).bind(&query.namespace).bind(&query.name);
         for condition in &labels {
             statement = statement.bind(condition.key);
@@ -128,8 +139,11 @@ pub(crate) async fn list<T: FromParts>(
         let rows = statement.fetch_all(&mut *connection).await?;
         let is_last = rows.len() < wanted;
         for row in rows {
-            let key =
-                Key { kind: query.kind.clone(), namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+            let key = Key {
+                kind: query.kind.clone(),
+                namespace: row.try_get("namespace")?,
+                name: row.try_get("name")?,
+            };
             let stored = stored_parts(&row)?;
             (namespace, name) = (key.namespace.clone(), key.name.clone());
             // SQL narrows the rows where it can; this check decides.
@@ -137,17 +151,28 @@ pub(crate) async fn list<T: FromParts>(
                 continue;
             }
             if query.limit > 0 && items.len() == query.limit {
-                return Ok(Page { items, version, next: last });
+                return Ok(Page {
+                    items,
+                    version,
+                    next: last,
+                });
             }
             bytes += stored.bytes();
             if bytes > query.max_bytes {
-                return Err(StoreError::TooLarge { kind: query.kind.clone(), max: query.max_bytes });
+                return Err(StoreError::TooLarge {
+                    kind: query.kind.clone(),
+                    max: query.max_bytes,
+                });
             }
             last = Some((namespace.clone(), name.clone()));
             items.push(T::from_parts(stored.open(&key, sealer)?, key)?);
         }
         if is_last {
-            return Ok(Page { items, version, next: None });
+            return Ok(Page {
+                items,
+                version,
+                next: None,
+            });
         }
     }
 }
@@ -210,13 +235,25 @@ fn list_sql(engine: Engine, query: &ListQuery, conditions: &[Condition<'_>]) -> 
     let mut sql = "SELECT namespace, name, uid, version, sealed, labels, body, status FROM resources \
                    WHERE kind = $1 AND (namespace, name) > ($2, $3)"
         .to_owned();
-    sql.push_str(if query.namespace.is_some() { " AND namespace = $5" } else { " AND $5 IS NULL" });
-    sql.push_str(if query.name.is_some() { " AND name = $6" } else { " AND $6 IS NULL" });
+    sql.push_str(if query.namespace.is_some() {
+        " AND namespace = $5"
+    } else {
+        " AND $5 IS NULL"
+    });
+    sql.push_str(if query.name.is_some() {
+        " AND name = $6"
+    } else {
+        " AND $6 IS NULL"
+    });
     let mut number = 6;
     for Condition { operator, values, .. } in conditions {
         number += 1;
         let label = engine.label(number);
-        let values: Vec<String> = values.iter().enumerate().map(|(n, _)| format!("${}", number + 1 + n)).collect();
+        let values: Vec<String> = values
+            .iter()
+            .enumerate()
+            .map(|(n, _)| format!("${}", number + 1 + n))
+            .collect();
         number += values.len();
         let values = values.join(", ");
         let _ = match operator {
@@ -231,7 +268,10 @@ fn list_sql(engine: Engine, query: &ListQuery, conditions: &[Condition<'_>]) -> 
 }
 
 pub(crate) async fn load_meta(connection: &mut Connection, name: &str) -> Result<Option<String>, sqlx::Error> {
-    sqlx::query_scalar("SELECT value FROM meta WHERE name = $1").bind(name).fetch_optional(connection).await
+    sqlx::query_scalar("SELECT value FROM meta WHERE name = $1")
+        .bind(name)
+        .fetch_optional(connection)
+        .await
 }
 
 pub(crate) async fn save_meta(connection: &mut Connection, name: &str, value: &str) -> Result<(), sqlx::Error> {
@@ -289,7 +329,10 @@ pub(crate) async fn load_changes(
 
 /// The newest version that was removed from the log.
 pub(crate) async fn load_compacted(connection: &mut Connection) -> Result<u64, sqlx::Error> {
-    Ok(load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0))
+    Ok(load_meta(connection, COMPACTED)
+        .await?
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0))
 }
 
 pub(crate) fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreError> {
@@ -312,5 +355,8 @@ pub(crate) fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreEr
     let operation = decode_operation(row.try_get("operation")?, &key)?;
     let plain = stored.open(&key, sealer)?;
     let object = assemble(&plain.body, plain.status.as_deref(), plain.version, &key)?;
-    Ok(Committed { event: WatchEvent::new(key, plain.version, operation, object.into(), old_labels), bytes })
+    Ok(Committed {
+        event: WatchEvent::new(key, plain.version, operation, object.into(), old_labels),
+        bytes,
+    })
 }

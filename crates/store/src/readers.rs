@@ -57,24 +57,38 @@ impl Readers {
     pub(crate) fn of(database: &Database) -> Result<Self, StoreError> {
         let spare = (database.engine() == Engine::Sqlite).then(|| {
             let places = Arc::new(Semaphore::new(READERS as usize));
-            Arc::new(Spare { places, waiting: Mutex::new(Some(Vec::new())) })
+            Arc::new(Spare {
+                places,
+                waiting: Mutex::new(Some(Vec::new())),
+            })
         });
-        Ok(Self { pool: database.reader_pool()?, spare })
+        Ok(Self {
+            pool: database.reader_pool()?,
+            spare,
+        })
     }
 
     /// Waits while all connections are in use.
     pub(crate) async fn acquire(&self) -> Result<Reader, sqlx::Error> {
         let Some(spare) = &self.spare else {
-            return Ok(Reader { connection: Some(Asked::now(self.pool.acquire().await?)), home: None });
+            return Ok(Reader {
+                connection: Some(Asked::now(self.pool.acquire().await?)),
+                home: None,
+            });
         };
         let place = timeout(PATIENCE, Arc::clone(&spare.places).acquire_owned()).await;
-        let place = place.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
+        let place = place
+            .map_err(|_| sqlx::Error::PoolTimedOut)?
+            .map_err(|_| sqlx::Error::PoolClosed)?;
         let waiting = spare.waiting().as_mut().ok_or(sqlx::Error::PoolClosed)?.pop();
         let connection = match waiting {
             Some(connection) => connection,
             None => Asked::now(self.pool.acquire().await?),
         };
-        Ok(Reader { connection: Some(connection), home: Some((Arc::clone(spare), place)) })
+        Ok(Reader {
+            connection: Some(connection),
+            home: Some((Arc::clone(spare), place)),
+        })
     }
 
     /// Waits for the connections in use.
@@ -90,7 +104,10 @@ impl Readers {
 
 impl Asked {
     fn now(connection: PooledConnection) -> Self {
-        Self { connection, at: Instant::now() }
+        Self {
+            connection,
+            at: Instant::now(),
+        }
     }
 }
 
@@ -125,7 +142,9 @@ impl DerefMut for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let (Some(asked), Some((spare, _place))) = (self.connection.take(), &self.home) else { return };
+        let (Some(asked), Some((spare, _place))) = (self.connection.take(), &self.home) else {
+            return;
+        };
         if asked.at.elapsed() < ASKED_EVERY
             && let Some(waiting) = spare.waiting().as_mut()
         {
@@ -143,17 +162,29 @@ mod tests {
     async fn readers(folder: &tempfile::TempDir) -> Readers {
         let path = folder.path().join("r.db");
         std::fs::write(&path, "").unwrap();
-        let database = Database { location: path.as_path().into(), patience: CONNECT };
+        let database = Database {
+            location: path.as_path().into(),
+            patience: CONNECT,
+        };
         let mut writer = database.connect_writer().await.unwrap();
-        sqlx::query("CREATE TABLE t (n BIGINT)").execute(&mut writer).await.unwrap();
-        sqlx::query("INSERT INTO t VALUES (1), (2), (3)").execute(&mut writer).await.unwrap();
+        sqlx::query("CREATE TABLE t (n BIGINT)")
+            .execute(&mut writer)
+            .await
+            .unwrap();
+        sqlx::query("INSERT INTO t VALUES (1), (2), (3)")
+            .execute(&mut writer)
+            .await
+            .unwrap();
         writer.close().await.unwrap();
         Readers::of(&database).unwrap()
     }
 
     async fn count(readers: &Readers) -> i64 {
         let mut reader = readers.acquire().await.unwrap();
-        sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut *reader).await.unwrap()
+        sqlx::query_scalar("SELECT count(*) FROM t")
+            .fetch_one(&mut *reader)
+            .await
+            .unwrap()
     }
 
     #[tokio::test]
@@ -171,7 +202,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let readers = readers(&folder).await;
         let counts = (0..READERS * 20).map(|_| count(&readers));
-        assert!(futures::future::join_all(counts).await.into_iter().all(|count| count == 3));
+        assert!(
+            futures::future::join_all(counts)
+                .await
+                .into_iter()
+                .all(|count| count == 3)
+        );
         assert!(readers.pool.size() <= READERS);
     }
 
@@ -182,7 +218,10 @@ mod tests {
         {
             let mut reader = readers.acquire().await.unwrap();
             let mut snapshot = reader.begin().await.unwrap();
-            let one: i64 = sqlx::query_scalar("SELECT n FROM t").fetch_one(&mut *snapshot).await.unwrap();
+            let one: i64 = sqlx::query_scalar("SELECT n FROM t")
+                .fetch_one(&mut *snapshot)
+                .await
+                .unwrap();
             assert_eq!(one, 1);
         }
         let mut reader = readers.acquire().await.unwrap();

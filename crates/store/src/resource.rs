@@ -19,7 +19,11 @@ pub struct Kind(Arc<str>);
 
 impl Kind {
     pub fn new(plural: &str, group: &str) -> Self {
-        Self(if group.is_empty() { plural.into() } else { format!("{plural}.{group}").into() })
+        Self(if group.is_empty() {
+            plural.into()
+        } else {
+            format!("{plural}.{group}").into()
+        })
     }
 
     pub fn as_str(&self) -> &str {
@@ -138,7 +142,14 @@ impl WatchEvent {
         object: Arc<Value>,
         old_labels: BTreeMap<String, String>,
     ) -> Self {
-        Self { version, key, operation, object, old_labels: old_labels.into(), json: Arc::default() }
+        Self {
+            version,
+            key,
+            operation,
+            object,
+            old_labels: old_labels.into(),
+            json: Arc::default(),
+        }
     }
 
     /// The object as JSON, serialized once for all watchers.
@@ -193,7 +204,15 @@ impl ListQuery {
     /// Everything of a kind, in one page.
     pub fn all(kind: Kind) -> Self {
         let labels = Selector::default();
-        Self { kind, namespace: None, name: None, labels, limit: 0, after: None, max_bytes: usize::MAX }
+        Self {
+            kind,
+            namespace: None,
+            name: None,
+            labels,
+            limit: 0,
+            after: None,
+            max_bytes: usize::MAX,
+        }
     }
 }
 

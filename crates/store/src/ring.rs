@@ -34,11 +34,21 @@ pub(crate) struct Committed {
 impl Committed {
     /// The state of its key after the change, and the bytes of its JSON.
     pub(crate) fn left(&self) -> (Key, Option<Resource>, usize) {
-        let WatchEvent { key, version, operation, object, .. } = &self.event;
+        let WatchEvent {
+            key,
+            version,
+            operation,
+            object,
+            ..
+        } = &self.event;
         let uid = || object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let is_there = *operation != Operation::Deleted;
-        let left =
-            is_there.then(|| Resource { key: key.clone(), uid: uid(), version: *version, object: Arc::clone(object) });
+        let left = is_there.then(|| Resource {
+            key: key.clone(),
+            uid: uid(),
+            version: *version,
+            object: Arc::clone(object),
+        });
         (key.clone(), left, if is_there { self.bytes } else { 0 })
     }
 }
@@ -80,8 +90,16 @@ const CHUNK: usize = 64;
 impl Ring {
     /// An empty ring at `position`, without the changes at or below it.
     pub(crate) fn new(limits: RingLimits, floor: u64, position: u64) -> Self {
-        let state = State { floor, position, ..State::default() };
-        Self { limits, state: Mutex::new(state), position: watch::Sender::new(position) }
+        let state = State {
+            floor,
+            position,
+            ..State::default()
+        };
+        Self {
+            limits,
+            state: Mutex::new(state),
+            position: watch::Sender::new(position),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -98,17 +116,27 @@ impl Ring {
             return;
         }
 
-        let changes: Vec<Committed> = changes.into_iter().filter(|change| change.event.version > known).collect();
+        let changes: Vec<Committed> = changes
+            .into_iter()
+            .filter(|change| change.event.version > known)
+            .collect();
         let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
         let concerned = |wanted: &Option<Kind>| match wanted {
             Some(kind) => kinds.contains(kind),
             None => !kinds.is_empty(),
         };
-        let awake: Vec<Waker> =
-            state.waiting.extract_if(|_, (wanted, _)| concerned(wanted)).map(|(_, (_, waker))| waker).collect();
+        let awake: Vec<Waker> = state
+            .waiting
+            .extract_if(|_, (wanted, _)| concerned(wanted))
+            .map(|(_, (_, waker))| waker)
+            .collect();
         for change in changes {
             let number = state.evicted + state.events.len() as u64;
-            state.by_kind.entry(change.event.key.kind.clone()).or_default().push_back(number);
+            state
+                .by_kind
+                .entry(change.event.key.kind.clone())
+                .or_default()
+                .push_back(number);
             state.bytes += change.bytes;
             state.events.push_back(change);
         }
@@ -192,7 +220,9 @@ impl Ring {
         if let Some((watcher, waker)) = waiting {
             state.waiting.insert(watcher, (kind.cloned(), waker.clone()));
         }
-        Reading::Nothing { position: state.position }
+        Reading::Nothing {
+            position: state.position,
+        }
     }
 
     /// Ends all watches, after the watchers have read the remaining events.
@@ -211,16 +241,29 @@ impl State {
     fn behind(&self, kind: Option<&Kind>, seen: u64) -> Vec<WatchEvent> {
         let Some(kind) = kind else {
             let first = self.events.partition_point(|change| change.event.version <= seen);
-            return self.events.range(first..).take(CHUNK).map(|change| change.event.clone()).collect();
+            return self
+                .events
+                .range(first..)
+                .take(CHUNK)
+                .map(|change| change.event.clone())
+                .collect();
         };
-        let Some(numbers) = self.by_kind.get(kind) else { return Vec::new() };
+        let Some(numbers) = self.by_kind.get(kind) else {
+            return Vec::new();
+        };
         let event = |number: &u64| &self.events[(number - self.evicted) as usize].event;
         let first = numbers.partition_point(|number| event(number).version <= seen);
-        numbers.range(first..).take(CHUNK).map(|number| event(number).clone()).collect()
+        numbers
+            .range(first..)
+            .take(CHUNK)
+            .map(|number| event(number).clone())
+            .collect()
     }
 
     fn evict(&mut self) -> bool {
-        let Some(oldest) = self.events.pop_front() else { return false };
+        let Some(oldest) = self.events.pop_front() else {
+            return false;
+        };
         self.evicted += 1;
         self.bytes -= oldest.bytes;
         self.floor = oldest.event.version;
@@ -248,8 +291,15 @@ mod tests {
     use super::*;
 
     fn change(version: u64, kind: &Kind, bytes: usize) -> Committed {
-        let key = Key { kind: kind.clone(), namespace: String::new(), name: "a".to_owned() };
-        Committed { event: WatchEvent::new(key, version, Operation::Updated, Arc::default(), BTreeMap::new()), bytes }
+        let key = Key {
+            kind: kind.clone(),
+            namespace: String::new(),
+            name: "a".to_owned(),
+        };
+        Committed {
+            event: WatchEvent::new(key, version, Operation::Updated, Arc::default(), BTreeMap::new()),
+            bytes,
+        }
     }
 
     fn versions(ring: &Ring, kind: Option<&Kind>, mut seen: u64) -> Result<Vec<u64>, u64> {
@@ -303,7 +353,14 @@ mod tests {
     #[test]
     fn what_is_told_twice_is_shown_once_and_what_is_skipped_is_refused() {
         let kind = Kind::from("a");
-        let ring = Ring::new(RingLimits { events: 10, bytes: 1_000 }, 0, 0);
+        let ring = Ring::new(
+            RingLimits {
+                events: 10,
+                bytes: 1_000,
+            },
+            0,
+            0,
+        );
         let changes = |range: std::ops::RangeInclusive<u64>| range.map(|version| change(version, &kind, 1)).collect();
         ring.append(changes(1..=3), 3);
         ring.append(changes(2..=5), 5);
@@ -322,7 +379,14 @@ mod tests {
 
     #[test]
     fn a_change_wakes_those_that_wait_for_its_kind() {
-        let ring = Ring::new(RingLimits { events: 10, bytes: 1_000 }, 0, 0);
+        let ring = Ring::new(
+            RingLimits {
+                events: 10,
+                bytes: 1_000,
+            },
+            0,
+            0,
+        );
         let (ours, other) = (Kind::from("ours"), Kind::from("other"));
         let waiting = |kind: Option<&Kind>| {
             let (waker, woken) = flag_waker();
@@ -331,7 +395,10 @@ mod tests {
         };
         let (all, of_ours, of_other) = (waiting(None), waiting(Some(&ours)), waiting(Some(&other)));
         ring.append(vec![change(1, &ours, 1)], 1);
-        assert_eq!([&all, &of_ours, &of_other].map(|woken| woken.load(SeqCst)), [true, true, false]);
+        assert_eq!(
+            [&all, &of_ours, &of_other].map(|woken| woken.load(SeqCst)),
+            [true, true, false]
+        );
     }
 
     fn flag_waker() -> (Waker, Arc<AtomicBool>) {

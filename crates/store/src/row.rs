@@ -28,15 +28,20 @@ pub(crate) struct Parts {
 impl Parts {
     /// Splits `object` and checks that it matches `key`.
     pub(crate) fn of(mut object: Value, key: &Key) -> Result<Self, StoreError> {
-        let wrong = |problem: &str| StoreError::Object { key: Box::new(key.clone()), problem: problem.to_owned() };
+        let wrong = |problem: &str| StoreError::Object {
+            key: Box::new(key.clone()),
+            problem: problem.to_owned(),
+        };
         if is_deeper(&object, MAX_DEPTH) {
             return Err(wrong("it is nested too deeply"));
         }
 
         let fields = object.as_object_mut().ok_or_else(|| wrong("not a JSON object"))?;
         let status_value = fields.remove("status").filter(|status| !status.is_null());
-        let metadata =
-            fields.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(|| wrong("it has no metadata"))?;
+        let metadata = fields
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| wrong("it has no metadata"))?;
         metadata.remove("resourceVersion");
         let text = |field| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
         if text("name") != key.name || text("namespace") != key.namespace {
@@ -48,13 +53,23 @@ impl Parts {
             return Err(wrong("its metadata has no uid"));
         }
         // The context of sealing must be unambiguous.
-        if [&*key.name, &*key.namespace, &*uid].iter().any(|part| part.contains('\0')) {
+        if [&*key.name, &*key.namespace, &*uid]
+            .iter()
+            .any(|part| part.contains('\0'))
+        {
             return Err(wrong("its name, namespace or uid has a NUL in it"));
         }
-        if [key.kind.as_str(), &key.name, &key.namespace, &uid].iter().any(|part| part.len() > MAX_NAME) {
+        if [key.kind.as_str(), &key.name, &key.namespace, &uid]
+            .iter()
+            .any(|part| part.len() > MAX_NAME)
+        {
             return Err(wrong("its kind, name, namespace or uid is too long"));
         }
-        let owners = metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten();
+        let owners = metadata
+            .get("ownerReferences")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         let mut owners = owners.filter_map(|owner| owner["uid"].as_str());
         if owners.any(|uid| uid.contains('\0') || uid.len() > MAX_NAME) {
             return Err(wrong("the uid of an owner is too long, or has a NUL in it"));
@@ -62,16 +77,30 @@ impl Parts {
 
         let labels = labels_of(metadata);
         // PostgreSQL can't read the labels of a row if one contains a NUL.
-        if labels.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {
+        if labels
+            .iter()
+            .any(|(name, value)| name.contains('\0') || value.contains('\0'))
+        {
             return Err(wrong("a label has a NUL in it"));
         }
         let (body, status) = (canonical_json(&object), status_value.as_ref().map(canonical_json));
-        Ok(Self { object, status_value, uid, labels, body, status })
+        Ok(Self {
+            object,
+            status_value,
+            uid,
+            labels,
+            body,
+            status,
+        })
     }
 
     /// Puts the object together again, at `version`.
     pub(crate) fn into_object(self, version: u64) -> Value {
-        let Self { mut object, status_value, .. } = self;
+        let Self {
+            mut object,
+            status_value,
+            ..
+        } = self;
         complete(&mut object, status_value, version);
         object
     }
@@ -94,18 +123,26 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
 
 /// Adds the parts that rows store separately. False: `object` isn't an object with metadata.
 fn complete(object: &mut Value, status: Option<Value>, version: u64) -> bool {
-    let Some(fields) = object.as_object_mut() else { return false };
+    let Some(fields) = object.as_object_mut() else {
+        return false;
+    };
     if let Some(status) = status {
         fields.insert("status".to_owned(), status);
     }
-    let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
+    let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return false;
+    };
     metadata.insert("resourceVersion".to_owned(), Value::from(version.to_string()));
     true
 }
 
 fn labels_of(metadata: &Map<String, Value>) -> Labels {
     let labels = metadata.get("labels").and_then(Value::as_object);
-    labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+    labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 /// The bytes of one row, as stored.
@@ -127,16 +164,36 @@ impl StoredParts {
     }
 
     pub(crate) fn new(parts: &Parts, key: &Key, version: u64, sealer: &Sealer) -> Self {
-        let Parts { uid, labels, body, status, .. } = parts;
+        let Parts {
+            uid,
+            labels,
+            body,
+            status,
+            ..
+        } = parts;
         let uid = uid.clone();
         if sealer.seals(&key.kind) {
             let (with, context) = (sealer.current(), row_context(key, &uid));
             let seal = |plain: &[u8]| with.seal(plain, &context);
             let (body, status) = (seal(body), status.as_deref().map(seal));
-            return Self { uid, version, sealed: with.number, labels: "{}".to_owned(), body, status };
+            return Self {
+                uid,
+                version,
+                sealed: with.number,
+                labels: "{}".to_owned(),
+                body,
+                status,
+            };
         }
         let labels = serde_json::to_string(labels).expect("a map of strings is plain JSON");
-        Self { uid, version, sealed: 0, labels, body: body.clone(), status: status.clone() }
+        Self {
+            uid,
+            version,
+            sealed: 0,
+            labels,
+            body: body.clone(),
+            status: status.clone(),
+        }
     }
 
     pub(crate) fn labels(&self, key: &Key, sealer: &Sealer) -> Result<Labels, StoreError> {
@@ -155,7 +212,12 @@ impl StoredParts {
         };
         let body = open(self.body)?;
         let status = self.status.map(open).transpose()?;
-        Ok(PlainParts { uid: self.uid, version: self.version, body, status })
+        Ok(PlainParts {
+            uid: self.uid,
+            version: self.version,
+            body,
+            status,
+        })
     }
 }
 
@@ -175,14 +237,23 @@ pub(crate) trait FromParts: Sized {
 impl FromParts for Resource {
     fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError> {
         let object = assemble(&parts.body, parts.status.as_deref(), parts.version, &key)?;
-        Ok(Self { key, uid: parts.uid, version: parts.version, object: Arc::new(object) })
+        Ok(Self {
+            key,
+            uid: parts.uid,
+            version: parts.version,
+            object: Arc::new(object),
+        })
     }
 }
 
 impl FromParts for JsonResource {
     fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError> {
         let json = splice(&parts.body, parts.status.as_deref(), parts.version, &key)?;
-        Ok(Self { key, version: parts.version, json })
+        Ok(Self {
+            key,
+            version: parts.version,
+            json,
+        })
     }
 }
 
@@ -200,7 +271,10 @@ fn splice(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result
     let outline: Outline<'_> = serde_json::from_slice(body).map_err(|error| unreadable(key, error.to_string()))?;
     let metadata = outline.metadata.get();
     // Never empty, because a row has a name and a uid.
-    let fields = metadata.strip_prefix('{').filter(|rest| rest.starts_with('"')).ok_or_else(unusable)?;
+    let fields = metadata
+        .strip_prefix('{')
+        .filter(|rest| rest.starts_with('"'))
+        .ok_or_else(unusable)?;
     let at = fields.as_ptr() as usize - body.as_ptr() as usize;
     let mut json = Vec::with_capacity(body.len() + status.map_or(0, <[u8]>::len) + 64);
     json.extend_from_slice(&body[..at]);
@@ -226,7 +300,11 @@ pub(crate) fn assemble(body: &[u8], status: Option<&[u8]>, version: u64, key: &K
 }
 
 pub(crate) fn labels_of_object(object: &Value) -> Labels {
-    object.get("metadata").and_then(Value::as_object).map(labels_of).unwrap_or_default()
+    object
+        .get("metadata")
+        .and_then(Value::as_object)
+        .map(labels_of)
+        .unwrap_or_default()
 }
 
 /// Encodes labels, sealed with the same key as their row.
@@ -241,7 +319,9 @@ pub(crate) fn encode_labels(
     if sealed == 0 {
         return Ok(json);
     }
-    let with = sealer.key(sealed).ok_or_else(|| unreadable(key, "it was sealed with another key".to_owned()))?;
+    let with = sealer
+        .key(sealed)
+        .ok_or_else(|| unreadable(key, "it was sealed with another key".to_owned()))?;
     Ok(with.seal(&json, &row_context(key, uid)))
 }
 
@@ -252,7 +332,11 @@ pub(crate) fn decode_labels(
     uid: &str,
     sealer: &Sealer,
 ) -> Result<Labels, StoreError> {
-    let json = if sealed == 0 { stored } else { sealer.open_row(sealed, &stored, key, uid)? };
+    let json = if sealed == 0 {
+        stored
+    } else {
+        sealer.open_row(sealed, &stored, key, uid)?
+    };
     serde_json::from_slice(&json).map_err(|error| unreadable(key, error.to_string()))
 }
 
@@ -278,5 +362,8 @@ fn parse(json: &[u8], key: &Key) -> Result<Value, StoreError> {
 }
 
 fn unreadable(key: &Key, problem: String) -> StoreError {
-    StoreError::Row { what: format!("{} {}/{}", key.kind, key.namespace, key.name), problem }
+    StoreError::Row {
+        what: format!("{} {}/{}", key.kind, key.namespace, key.name),
+        problem,
+    }
 }

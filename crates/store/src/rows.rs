@@ -92,6 +92,9 @@ mod tests {
 
     #[test]
     fn a_list_is_numbered_from_its_first() {
-        assert_eq!((list(3, 2), list(1, 1), list(2, 0)), ("$3, $4".to_owned(), "$1".to_owned(), String::new()));
+        assert_eq!(
+            (list(3, 2), list(1, 1), list(2, 0)),
+            ("$3, $4".to_owned(), "$1".to_owned(), String::new())
+        );
     }
 }

@@ -32,9 +32,16 @@ pub(crate) fn newest() -> usize {
 
 /// The tables after so many migrations, in the order of their creation.
 pub(crate) fn tables(migrations: usize) -> Vec<Table> {
-    let text: String = HISTORY.iter().take(migrations).map(|text| text.of(Engine::Sqlite)).collect();
-    let code: String =
-        text.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let text: String = HISTORY
+        .iter()
+        .take(migrations)
+        .map(|text| text.of(Engine::Sqlite))
+        .collect();
+    let code: String = text
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
     let mut tables: Vec<Table> = Vec::new();
     for statement in code.split(';').map(str::trim) {
         if let Some(table) = parse_table(statement) {
@@ -51,8 +58,16 @@ pub(crate) fn tables(migrations: usize) -> Vec<Table> {
 /// Parses `ALTER TABLE name ADD COLUMN column TYPE …`.
 fn parse_addition(statement: &str) -> Option<(&str, Column)> {
     let words: Vec<&str> = statement.split_whitespace().collect();
-    let ["ALTER", "TABLE", table, "ADD", "COLUMN", name, kind, ..] = words[..] else { return None };
-    Some((table, Column { name: name.to_owned(), kind: read_kind(kind) }))
+    let ["ALTER", "TABLE", table, "ADD", "COLUMN", name, kind, ..] = words[..] else {
+        return None;
+    };
+    Some((
+        table,
+        Column {
+            name: name.to_owned(),
+            kind: read_kind(kind),
+        },
+    ))
 }
 
 fn read_kind(word: &str) -> ColumnKind {
@@ -68,12 +83,19 @@ fn read_kind(word: &str) -> ColumnKind {
 fn parse_table(statement: &str) -> Option<Table> {
     let (name, rest) = statement.strip_prefix("CREATE TABLE ")?.split_once('(')?;
     let body = rest.strip_suffix(')')?;
-    let mut table = Table { name: name.trim().to_owned(), columns: Vec::new(), key: Vec::new() };
+    let mut table = Table {
+        name: name.trim().to_owned(),
+        columns: Vec::new(),
+        key: Vec::new(),
+    };
     for part in split_outside_parentheses(body) {
         let words: Vec<&str> = part.split_whitespace().collect();
         let [name, kind, ..] = words[..] else { continue };
         if (name, kind) == ("PRIMARY", "KEY") {
-            let list = part.split_once('(').and_then(|(_, list)| list.split_once(')')).map_or("", |(list, _)| list);
+            let list = part
+                .split_once('(')
+                .and_then(|(_, list)| list.split_once(')'))
+                .map_or("", |(list, _)| list);
             table.key = list.split(',').map(|name| name.trim().to_owned()).collect();
             continue;
         }
@@ -81,7 +103,10 @@ fn parse_table(statement: &str) -> Option<Table> {
         if part.contains("PRIMARY KEY") {
             table.key = vec![name.to_owned()];
         }
-        table.columns.push(Column { name: name.to_owned(), kind });
+        table.columns.push(Column {
+            name: name.to_owned(),
+            kind,
+        });
     }
     Some(table)
 }
@@ -115,7 +140,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.db");
         std::fs::write(&path, "").unwrap();
-        let database = Database { location: Location::from(&*path), patience: std::time::Duration::from_secs(5) };
+        let database = Database {
+            location: Location::from(&*path),
+            patience: std::time::Duration::from_secs(5),
+        };
         let mut connection = database.connect_writer().await.unwrap();
         run_migrations(&mut connection, Engine::Sqlite, newest()).await.unwrap();
         let names: Vec<String> = sqlx::query_scalar(
@@ -126,10 +154,19 @@ mod tests {
         .await
         .unwrap();
         let tables = tables(newest());
-        assert_eq!(tables.iter().map(|table| &table.name).collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+        assert_eq!(
+            tables.iter().map(|table| &table.name).collect::<Vec<_>>(),
+            names.iter().collect::<Vec<_>>()
+        );
         for table in tables {
-            let info = format!("SELECT name, type, pk FROM pragma_table_info('{}') ORDER BY cid", table.name);
-            let rows = sqlx::query(sqlx::AssertSqlSafe(info)).fetch_all(&mut connection).await.unwrap();
+            let info = format!(
+                "SELECT name, type, pk FROM pragma_table_info('{}') ORDER BY cid",
+                table.name
+            );
+            let rows = sqlx::query(sqlx::AssertSqlSafe(info))
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
             let mut key: Vec<(i64, String)> = Vec::new();
             let found: Vec<Column> = rows
                 .iter()
@@ -149,7 +186,12 @@ mod tests {
                 .collect();
             assert_eq!(table.columns, found, "{}", table.name);
             key.sort();
-            assert_eq!(table.key, key.into_iter().map(|(_, name)| name).collect::<Vec<_>>(), "{}", table.name);
+            assert_eq!(
+                table.key,
+                key.into_iter().map(|(_, name)| name).collect::<Vec<_>>(),
+                "{}",
+                table.name
+            );
         }
         connection.close().await.unwrap();
     }

@@ -19,7 +19,10 @@ pub(crate) const FIRST: i16 = 1;
 
 /// Kinds that contain secrets.
 pub(crate) fn sealed_kinds() -> Vec<Kind> {
-    vec![Kind::new("secrets", ""), Kind::new("servicecontexts", farwater_api::GROUP)]
+    vec![
+        Kind::new("secrets", ""),
+        Kind::new("servicecontexts", farwater_api::GROUP),
+    ]
 }
 
 /// A key that seals rows, or other keys.
@@ -64,7 +67,12 @@ pub(crate) struct DataKey {
 
 impl DataKey {
     pub(crate) fn new(number: i16, created: i64, bytes: [u8; 32]) -> Arc<Self> {
-        Arc::new(Self { number, created, cipher: Cipher::new(&bytes), bytes: Zeroizing::new(bytes) })
+        Arc::new(Self {
+            number,
+            created,
+            cipher: Cipher::new(&bytes),
+            bytes: Zeroizing::new(bytes),
+        })
     }
 
     pub(crate) fn seal(&self, plain: &[u8], context: &[u8]) -> Vec<u8> {
@@ -109,7 +117,14 @@ struct Keys {
 impl Sealer {
     pub(crate) fn new(master: Master, data: DataKeys, kinds: Vec<Kind>) -> Self {
         let active = data.keys().next_back().copied().unwrap_or_default();
-        Self { kinds, keys: RwLock::new(Keys { masters: vec![master], data, active }) }
+        Self {
+            kinds,
+            keys: RwLock::new(Keys {
+                masters: vec![master],
+                data,
+                active,
+            }),
+        }
     }
 
     pub(crate) fn kinds(&self) -> &[Kind] {
@@ -132,7 +147,10 @@ impl Sealer {
     /// The key that seals new rows.
     pub(crate) fn current(&self) -> Arc<DataKey> {
         let keys = self.keys();
-        keys.data.get(&keys.active).cloned().expect("the active key is one of those that are known")
+        keys.data
+            .get(&keys.active)
+            .cloned()
+            .expect("the active key is one of those that are known")
     }
 
     pub(crate) fn key(&self, number: i16) -> Option<Arc<DataKey>> {
@@ -176,10 +194,11 @@ impl Sealer {
     }
 
     pub(crate) fn open_row(&self, number: i16, sealed: &[u8], key: &Key, uid: &str) -> Result<Vec<u8>, StoreError> {
-        self.open(number, sealed, &row_context(key, uid)).ok_or_else(|| StoreError::Row {
-            what: format!("{} {}/{}", key.kind, key.namespace, key.name),
-            problem: "it was sealed with another key or for another row".to_owned(),
-        })
+        self.open(number, sealed, &row_context(key, uid))
+            .ok_or_else(|| StoreError::Row {
+                what: format!("{} {}/{}", key.kind, key.namespace, key.name),
+                problem: "it was sealed with another key or for another row".to_owned(),
+            })
     }
 }
 
@@ -214,12 +233,22 @@ mod tests {
     #[test]
     fn the_newest_key_seals_and_all_known_ones_open() {
         let (old, new) = (DataKey::new(1, 0, [1; 32]), DataKey::new(2, 0, [2; 32]));
-        let sealer = Sealer::new(Master::new(&[9; 32]), DataKeys::from([(1, Arc::clone(&old))]), Vec::new());
+        let sealer = Sealer::new(
+            Master::new(&[9; 32]),
+            DataKeys::from([(1, Arc::clone(&old))]),
+            Vec::new(),
+        );
         let sealed = sealer.current().seal(b"plain", b"");
         sealer.expect(Master::new(&[8; 32]), Arc::clone(&new));
-        assert_eq!((sealer.active(), sealer.open(2, &new.seal(b"x", b""), b"").as_deref()), (1, Some(&b"x"[..])));
+        assert_eq!(
+            (sealer.active(), sealer.open(2, &new.seal(b"x", b""), b"").as_deref()),
+            (1, Some(&b"x"[..]))
+        );
         sealer.adopt(Master::new(&[8; 32]), DataKeys::from([(1, old), (2, new)]));
-        assert_eq!((sealer.active(), sealer.open(1, &sealed, b"").as_deref()), (2, Some(&b"plain"[..])));
+        assert_eq!(
+            (sealer.active(), sealer.open(1, &sealed, b"").as_deref()),
+            (2, Some(&b"plain"[..]))
+        );
         assert_eq!(sealer.open(2, &sealed, b""), None);
         assert_eq!(sealer.open(3, &sealed, b""), None);
     }

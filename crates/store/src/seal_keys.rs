@@ -46,7 +46,10 @@ fn random_key() -> [u8; 32] {
 
 /// Whether `master` is the seal key of these rows.
 pub(crate) async fn is_master(connection: &mut Connection, master: &Master) -> Result<bool, sqlx::Error> {
-    let sealed = load_meta(connection, SEAL_CHECK).await?.and_then(|text| hex::decode(text).ok()).unwrap_or_default();
+    let sealed = load_meta(connection, SEAL_CHECK)
+        .await?
+        .and_then(|text| hex::decode(text).ok())
+        .unwrap_or_default();
     Ok(opens_check(&sealed, master))
 }
 
@@ -60,15 +63,18 @@ fn new_check(master: &Master) -> String {
 
 /// The stored data keys. None: another seal key has sealed them.
 pub(crate) async fn load(connection: &mut Connection, master: &Master) -> Result<Option<DataKeys>, sqlx::Error> {
-    let rows =
-        sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number").fetch_all(connection).await?;
+    let rows = sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number")
+        .fetch_all(connection)
+        .await?;
     if rows.is_empty() {
         return Ok(Some(DataKeys::from([(FIRST, master.as_data_key())])));
     }
     let (cipher, mut keys) = (master.cipher(), DataKeys::new());
     for row in &rows {
         let (number, created): (i16, i64) = (row.try_get("number")?, row.try_get("created")?);
-        let opened = cipher.open(row.try_get("wrapped")?, &key_context(number)).map(Zeroizing::new);
+        let opened = cipher
+            .open(row.try_get("wrapped")?, &key_context(number))
+            .map(Zeroizing::new);
         let bytes = opened.and_then(|bytes| <[u8; 32]>::try_from(bytes.as_slice()).ok());
         let Some(bytes) = bytes else { return Ok(None) };
         keys.insert(number, DataKey::new(number, created, bytes));
@@ -81,7 +87,11 @@ async fn save(connection: &mut Connection, master: &Master, key: &DataKey) -> Re
         "INSERT INTO data_keys (number, created, wrapped) VALUES ($1, $2, $3) \
          ON CONFLICT (number) DO UPDATE SET wrapped = excluded.wrapped",
     );
-    save.bind(key.number).bind(key.created).bind(wrap(master, key)).execute(connection).await?;
+    save.bind(key.number)
+        .bind(key.created)
+        .bind(wrap(master, key))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -96,11 +106,20 @@ pub(crate) async fn open(
 ) -> Result<(Master, DataKeys), OpenError> {
     let at = |error: sqlx::Error| StoreError::from(error).at(location);
     // If several processes open a new database at once, the key of the first counts.
-    sqlx::raw_sql(engine.begin()).execute(&mut *connection).await.map_err(at)?;
+    sqlx::raw_sql(engine.begin())
+        .execute(&mut *connection)
+        .await
+        .map_err(at)?;
     let opened = open_locked(connection, masters, now).await;
-    let end = if matches!(opened, Ok(Some(_))) { "COMMIT" } else { "ROLLBACK" };
+    let end = if matches!(opened, Ok(Some(_))) {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    };
     let ended = sqlx::raw_sql(end).execute(&mut *connection).await;
-    let opened = opened.map_err(at)?.ok_or_else(|| OpenError::WrongKey { location: location.clone() })?;
+    let opened = opened.map_err(at)?.ok_or_else(|| OpenError::WrongKey {
+        location: location.clone(),
+    })?;
     ended.map_err(at)?;
     Ok(opened)
 }
@@ -110,7 +129,9 @@ async fn open_locked(
     masters: &[Master],
     now: i64,
 ) -> Result<Option<(Master, DataKeys)>, sqlx::Error> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys").fetch_one(&mut *connection).await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys")
+        .fetch_one(&mut *connection)
+        .await?;
     let is_new = load_meta(connection, SEAL_CHECK).await?.is_none();
     if let (true, Some(master)) = (is_new, masters.first()) {
         save_meta(connection, SEAL_CHECK, &new_check(master)).await?;
@@ -120,7 +141,11 @@ async fn open_locked(
             continue;
         }
         if count == 0 {
-            let first = if is_new { DataKey::new(FIRST, now, random_key()) } else { master.as_data_key() };
+            let first = if is_new {
+                DataKey::new(FIRST, now, random_key())
+            } else {
+                master.as_data_key()
+            };
             save(connection, master, &first).await?;
             if !is_new {
                 save(connection, master, &DataKey::new(FIRST + 1, now, random_key())).await?;
@@ -150,7 +175,9 @@ pub(crate) async fn rewrap(
     to: &Master,
     now: i64,
 ) -> Result<(), sqlx::Error> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys").fetch_one(&mut *connection).await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys")
+        .fetch_one(&mut *connection)
+        .await?;
     let keys = load(connection, from).await?.unwrap_or_default();
     for key in keys.values() {
         save(connection, to, key).await?;
@@ -182,17 +209,20 @@ pub async fn read_data_keys(location: &Location) -> Result<Vec<DataKeyRow>, Open
 }
 
 async fn data_key_rows(connection: &mut Connection, kinds: &[Kind]) -> Result<Vec<DataKeyRow>, sqlx::Error> {
-    let keys: Vec<(i16, i64)> =
-        sqlx::query_as("SELECT number, created FROM data_keys ORDER BY number").fetch_all(&mut *connection).await?;
+    let keys: Vec<(i16, i64)> = sqlx::query_as("SELECT number, created FROM data_keys ORDER BY number")
+        .fetch_all(&mut *connection)
+        .await?;
     let mut counts: BTreeMap<i16, u64> = BTreeMap::new();
     for kind in kinds {
         let count = sqlx::query_as("SELECT sealed, count(*) FROM resources WHERE kind = $1 GROUP BY sealed");
         let rows: Vec<(i16, i64)> = count.bind(kind.as_str()).fetch_all(&mut *connection).await?;
-        rows.into_iter().for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
+        rows.into_iter()
+            .for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
     }
     let count = sqlx::query_as("SELECT sealed, count(*) FROM kept_values GROUP BY sealed");
     let rows: Vec<(i16, i64)> = count.fetch_all(&mut *connection).await?;
-    rows.into_iter().for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
+    rows.into_iter()
+        .for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
     let newest = keys.last().map(|(number, _)| *number);
     let row = |(number, created)| DataKeyRow {
         number,
@@ -208,7 +238,8 @@ impl Store {
     /// seal key opens the database; existing rows wait for [`Self::reseal`].
     pub async fn rotate_seal_key(&self, seal_key: &[u8; 32]) -> Result<(), StoreError> {
         let (master, bytes) = (Master::new(seal_key), random_key());
-        self.transact(move |tx| Box::pin(async move { Ok(tx.rotate_seal_key(&master, bytes).await?) })).await?;
+        self.transact(move |tx| Box::pin(async move { Ok(tx.rotate_seal_key(&master, bytes).await?) }))
+            .await?;
         // A transaction loads the newest keys when it begins.
         self.transact(|_| Box::pin(async { Ok(()) })).await
     }
@@ -226,21 +257,30 @@ impl Store {
     /// The data keys with their numbers of rows, i.e. the progress of resealing.
     pub async fn data_keys(&self) -> Result<Vec<DataKeyRow>, StoreError> {
         let mut connection = self.connection().await?;
-        self.read(async { Ok(data_key_rows(&mut connection, self.settings.sealer.kinds()).await?) }).await
+        self.read(async { Ok(data_key_rows(&mut connection, self.settings.sealer.kinds()).await?) })
+            .await
     }
 
     /// Reseals one step of rows with older keys. False: none is left, and the older keys are removed.
     pub async fn reseal(&self, place: &mut Resealing) -> Result<bool, StoreError> {
         let active = self.settings.sealer.active();
         let mut connection = self.connection().await?;
-        let found =
-            self.read(async { Ok(place.find(&mut connection, self.settings.sealer.kinds(), active).await?) }).await?;
+        let found = self
+            .read(async {
+                Ok(place
+                    .find(&mut connection, self.settings.sealer.kinds(), active)
+                    .await?)
+            })
+            .await?;
         drop(connection);
         if let Some(rows) = found {
-            self.transact(move |tx| Box::pin(async move { tx.reseal(rows).await })).await?;
+            self.transact(move |tx| Box::pin(async move { tx.reseal(rows).await }))
+                .await?;
             return Ok(true);
         }
-        let dropped = self.transact(move |tx| Box::pin(async move { tx.drop_data_keys(active).await })).await?;
+        let dropped = self
+            .transact(move |tx| Box::pin(async move { tx.drop_data_keys(active).await }))
+            .await?;
         if dropped {
             self.settings.sealer.forget_before(active);
         }
@@ -251,9 +291,17 @@ impl Store {
     /// The value stored under an id, and when it was read (seconds since 1970). None: there is none.
     pub async fn load_kept(&self, id: &str) -> Result<Option<(i64, Zeroizing<Vec<u8>>)>, StoreError> {
         let mut connection = self.connection().await?;
-        let row = self.read(async { Ok(load_kept_row(&mut connection, id).await?) }).await?;
-        let Some((number, read, sealed)) = row else { return Ok(None) };
-        let opened = self.settings.sealer.open(number, &sealed, &kept_context(id)).ok_or_else(|| damaged_kept(id))?;
+        let row = self
+            .read(async { Ok(load_kept_row(&mut connection, id).await?) })
+            .await?;
+        let Some((number, read, sealed)) = row else {
+            return Ok(None);
+        };
+        let opened = self
+            .settings
+            .sealer
+            .open(number, &sealed, &kept_context(id))
+            .ok_or_else(|| damaged_kept(id))?;
         Ok(Some((read, Zeroizing::new(opened))))
     }
 
@@ -325,8 +373,12 @@ impl Resealing {
                 "SELECT namespace, name FROM resources WHERE kind = $1 AND (namespace, name) > ($2, $3) \
                  AND sealed <> 0 AND sealed <> $4 ORDER BY namespace, name LIMIT $5",
             );
-            let select =
-                select.bind(kind.as_str()).bind(&self.resource.0).bind(&self.resource.1).bind(active).bind(STEP);
+            let select = select
+                .bind(kind.as_str())
+                .bind(&self.resource.0)
+                .bind(&self.resource.1)
+                .bind(active)
+                .bind(STEP);
             let rows: Vec<(String, String)> = select.fetch_all(&mut *connection).await?;
             if let Some(last) = rows.last() {
                 self.resource = last.clone();
@@ -338,7 +390,12 @@ impl Resealing {
         let select = sqlx::query_scalar(
             "SELECT version FROM changes WHERE version > $1 AND sealed <> 0 AND sealed <> $2 ORDER BY version LIMIT $3",
         );
-        let versions: Vec<i64> = select.bind(self.version).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
+        let versions: Vec<i64> = select
+            .bind(self.version)
+            .bind(active)
+            .bind(STEP)
+            .fetch_all(&mut *connection)
+            .await?;
         if let Some(last) = versions.last() {
             self.version = *last;
             return Ok(Some(Found::Changes(versions)));
@@ -346,7 +403,12 @@ impl Resealing {
 
         let select =
             sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
-        let ids: Vec<String> = select.bind(&self.kept).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
+        let ids: Vec<String> = select
+            .bind(&self.kept)
+            .bind(active)
+            .bind(STEP)
+            .fetch_all(&mut *connection)
+            .await?;
         let Some(last) = ids.last() else { return Ok(None) };
         self.kept.clone_from(last);
         Ok(Some(Found::Kept(ids)))
@@ -362,12 +424,20 @@ impl Tx {
             "INSERT INTO kept_values (id, sealed, read, value) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET \
              sealed = excluded.sealed, read = excluded.read, value = excluded.value",
         );
-        save.bind(id).bind(key.number).bind(read).bind(sealed).execute(&mut **self).await?;
+        save.bind(id)
+            .bind(key.number)
+            .bind(read)
+            .bind(sealed)
+            .execute(&mut **self)
+            .await?;
         Ok(())
     }
 
     pub async fn remove_kept(&mut self, id: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM kept_values WHERE id = $1").bind(id).execute(&mut **self).await?;
+        sqlx::query("DELETE FROM kept_values WHERE id = $1")
+            .bind(id)
+            .execute(&mut **self)
+            .await?;
         Ok(())
     }
 
@@ -391,7 +461,12 @@ impl Tx {
         match found {
             Found::Resources(kind, names) => {
                 for (namespace, name) in names {
-                    self.reseal_resource(&crate::Key { kind: kind.clone(), namespace, name }).await?;
+                    self.reseal_resource(&crate::Key {
+                        kind: kind.clone(),
+                        namespace,
+                        name,
+                    })
+                    .await?;
                 }
             }
             Found::Changes(versions) => {
@@ -440,33 +515,56 @@ impl Tx {
             "SELECT kind, namespace, name, uid, sealed, old_labels, body, status FROM changes WHERE version = $1",
         );
         // The log may have been compacted meanwhile.
-        let Some(row) = select.bind(version).fetch_optional(&mut **self).await? else { return Ok(()) };
+        let Some(row) = select.bind(version).fetch_optional(&mut **self).await? else {
+            return Ok(());
+        };
         let sealer = Arc::clone(self.sealer());
         let (with, number): (_, i16) = (sealer.current(), row.try_get("sealed")?);
         if number == 0 || number == with.number {
             return Ok(());
         }
         let kind = Kind::from(row.try_get::<&str, _>("kind")?);
-        let key = crate::Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+        let key = crate::Key {
+            kind,
+            namespace: row.try_get("namespace")?,
+            name: row.try_get("name")?,
+        };
         let uid: String = row.try_get("uid")?;
         let context = row_context(&key, &uid);
         let reseal =
             |bytes: &[u8]| Ok::<_, StoreError>(with.seal(&sealer.open_row(number, bytes, &key, &uid)?, &context));
         let (labels, body) = (reseal(row.try_get("old_labels")?)?, reseal(row.try_get("body")?)?);
-        let status = row.try_get::<Option<Vec<u8>>, _>("status")?.map(|status| reseal(&status)).transpose()?;
+        let status = row
+            .try_get::<Option<Vec<u8>>, _>("status")?
+            .map(|status| reseal(&status))
+            .transpose()?;
         let update =
             sqlx::query("UPDATE changes SET sealed = $1, old_labels = $2, body = $3, status = $4 WHERE version = $5");
-        update.bind(with.number).bind(labels).bind(body).bind(status).bind(version).execute(&mut **self).await?;
+        update
+            .bind(with.number)
+            .bind(labels)
+            .bind(body)
+            .bind(status)
+            .bind(version)
+            .execute(&mut **self)
+            .await?;
         Ok(())
     }
 
     async fn reseal_kept(&mut self, id: &str) -> Result<(), StoreError> {
-        let Some((number, _, sealed)) = load_kept_row(self, id).await? else { return Ok(()) };
+        let Some((number, _, sealed)) = load_kept_row(self, id).await? else {
+            return Ok(());
+        };
         let sealer = Arc::clone(self.sealer());
         let (with, context) = (sealer.current(), kept_context(id));
         let opened = Zeroizing::new(sealer.open(number, &sealed, &context).ok_or_else(|| damaged_kept(id))?);
         let update = sqlx::query("UPDATE kept_values SET sealed = $1, value = $2 WHERE id = $3");
-        update.bind(with.number).bind(with.seal(&opened, &context)).bind(id).execute(&mut **self).await?;
+        update
+            .bind(with.number)
+            .bind(with.seal(&opened, &context))
+            .bind(id)
+            .execute(&mut **self)
+            .await?;
         Ok(())
     }
 
@@ -479,17 +577,31 @@ impl Tx {
         }
         for kind in sealer.kinds() {
             let one = sqlx::query("SELECT 1 FROM resources WHERE kind = $1 AND sealed <> 0 AND sealed <> $2 LIMIT 1");
-            if one.bind(kind.as_str()).bind(active).fetch_optional(&mut **self).await?.is_some() {
+            if one
+                .bind(kind.as_str())
+                .bind(active)
+                .fetch_optional(&mut **self)
+                .await?
+                .is_some()
+            {
                 return Ok(false);
             }
         }
         for table in ["changes", "kept_values"] {
             let sql = format!("SELECT 1 FROM {table} WHERE sealed <> 0 AND sealed <> $1 LIMIT 1");
-            if sqlx::query(sqlx::AssertSqlSafe(sql)).bind(active).fetch_optional(&mut **self).await?.is_some() {
+            if sqlx::query(sqlx::AssertSqlSafe(sql))
+                .bind(active)
+                .fetch_optional(&mut **self)
+                .await?
+                .is_some()
+            {
                 return Ok(false);
             }
         }
-        sqlx::query("DELETE FROM data_keys WHERE number < $1").bind(active).execute(&mut **self).await?;
+        sqlx::query("DELETE FROM data_keys WHERE number < $1")
+            .bind(active)
+            .execute(&mut **self)
+            .await?;
         Ok(true)
     }
 }

@@ -84,9 +84,14 @@ async fn check_owner(connection: &mut Connection, settings: &Settings) -> Result
     if !settings.is_owned() {
         return Ok(());
     }
-    let owner = settings.database.answered(async { Ok(read::load_meta(connection, OWNER).await?) }).await?;
+    let owner = settings
+        .database
+        .answered(async { Ok(read::load_meta(connection, OWNER).await?) })
+        .await?;
     if owner.as_deref() != Some(&*settings.owner) {
-        return Err(StoreError::Taken { location: settings.database.location.clone() });
+        return Err(StoreError::Taken {
+            location: settings.database.location.clone(),
+        });
     }
     Ok(())
 }

@@ -48,7 +48,13 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) fn new(ring: Arc<Ring>, settings: Arc<Settings>) -> Self {
-        Self { ring, settings, turn: Mutex::new(()), hint: Notify::new(), is_told: AtomicBool::new(false) }
+        Self {
+            ring,
+            settings,
+            turn: Mutex::new(()),
+            hint: Notify::new(),
+            is_told: AtomicBool::new(false),
+        }
     }
 
     /// Delivers everything up to `to`, which is committed. The connection must see the newest rows.
@@ -75,11 +81,19 @@ impl Tail {
     pub(crate) async fn follow(self: Arc<Self>, readers: Readers) {
         let mut is_failing = false;
         loop {
-            let poll = if self.is_told.load(Ordering::Relaxed) { POLL } else { POLL_UNTOLD };
+            let poll = if self.is_told.load(Ordering::Relaxed) {
+                POLL
+            } else {
+                POLL_UNTOLD
+            };
             let _ = timeout(poll, self.hint.notified()).await;
             let location = &self.settings.database.location;
-            let result =
-                self.settings.database.answered(self.catch_up(&readers)).await.map_err(|error| error.at(location));
+            let result = self
+                .settings
+                .database
+                .answered(self.catch_up(&readers))
+                .await
+                .map_err(|error| error.at(location));
             match &result {
                 Ok(()) if is_failing => debug!(%location, "following the changes of other replicas again"),
                 Ok(()) => {}
@@ -103,7 +117,9 @@ impl Tail {
 
     /// Listens to the database's notifications until it is aborted.
     pub(crate) async fn listen(self: Arc<Self>) {
-        let Location::Postgres(url) = &self.settings.database.location else { return };
+        let Location::Postgres(url) = &self.settings.database.location else {
+            return;
+        };
         loop {
             if let Err(error) = self.hear(url).await {
                 debug!(location = %url, %error, "the database's hints can't be heard");
@@ -116,8 +132,13 @@ impl Tail {
     /// Listens until the connection ends.
     async fn hear(&self, url: &PostgresUrl) -> Result<(), sqlx::Error> {
         let options = PgConnectOptions::from_url(&url.options().database_url)?;
-        let options = options.application_name("farwater listener").disable_statement_logging();
-        let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT).connect_lazy_with(options);
+        let options = options
+            .application_name("farwater listener")
+            .disable_statement_logging();
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(CONNECT)
+            .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
@@ -126,7 +147,11 @@ impl Tail {
         self.hint.notify_one();
         while let Some(hint) = listener.try_recv().await? {
             // Most notifications are of this replica's own commits, which were delivered already.
-            if hint.payload().parse().is_ok_and(|version: u64| version > self.ring.position()) {
+            if hint
+                .payload()
+                .parse()
+                .is_ok_and(|version: u64| version > self.ring.position())
+            {
                 self.hint.notify_one();
             }
         }

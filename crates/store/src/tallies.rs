@@ -47,13 +47,18 @@ pub(crate) struct TallyChanges {
 
 impl TallyChanges {
     pub(crate) fn new(classes: Option<Classes>) -> Self {
-        Self { classes, changes: BTreeMap::new() }
+        Self {
+            classes,
+            changes: BTreeMap::new(),
+        }
     }
 
     /// Adds `number` resources with this status; a negative number subtracts.
     pub(crate) fn add(&mut self, kind: &Kind, status: Option<&[u8]>, number: i64) {
         let Some(classes) = &self.classes else { return };
-        let Some(kind) = classes.kinds.iter().find(|known| **known == kind.as_str()) else { return };
+        let Some(kind) = classes.kinds.iter().find(|known| **known == kind.as_str()) else {
+            return;
+        };
         for state in (classes.states)(kind, status) {
             *self.changes.entry((*kind, state)).or_default() += number;
         }
@@ -79,11 +84,16 @@ impl TallyChanges {
 }
 
 pub(crate) async fn load(connection: &mut Connection) -> Result<Vec<Tally>, sqlx::Error> {
-    let rows =
-        sqlx::query("SELECT kind, state, number FROM tallies ORDER BY kind, state").fetch_all(connection).await?;
+    let rows = sqlx::query("SELECT kind, state, number FROM tallies ORDER BY kind, state")
+        .fetch_all(connection)
+        .await?;
     let tally = |row: &crate::engine::Row| {
         let number: i64 = row.try_get("number")?;
-        Ok(Tally { kind: row.try_get("kind")?, state: row.try_get("state")?, number: number.unsigned_abs() })
+        Ok(Tally {
+            kind: row.try_get("kind")?,
+            state: row.try_get("state")?,
+            number: number.unsigned_abs(),
+        })
     };
     rows.iter().map(tally).collect()
 }
@@ -117,7 +127,11 @@ async fn count_all(connection: &mut Connection, classes: &Classes) -> Result<(),
             .fetch_all(&mut *connection)
             .await?;
             for row in &rows {
-                all.add(&Kind::from(*kind), row.try_get::<Option<Vec<u8>>, _>("status")?.as_deref(), 1);
+                all.add(
+                    &Kind::from(*kind),
+                    row.try_get::<Option<Vec<u8>>, _>("status")?.as_deref(),
+                    1,
+                );
             }
             let Some(last) = rows.last() else { break };
             (namespace, name) = (last.try_get("namespace")?, last.try_get("name")?);

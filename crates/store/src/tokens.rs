@@ -31,7 +31,8 @@ pub struct BoundObject {
 impl Store {
     /// Stores a token, replacing one with the same hash.
     pub async fn insert_token(&self, token: ApiToken) -> Result<(), StoreError> {
-        self.transact(move |tx| Box::pin(async move { tx.insert_token(&token).await })).await
+        self.transact(move |tx| Box::pin(async move { tx.insert_token(&token).await }))
+            .await
     }
 
     /// The token with this hash, unless it has expired at `now` (seconds since 1970).
@@ -42,8 +43,12 @@ impl Store {
         )
         .bind(hash.as_slice())
         .bind(now);
-        let row = self.read(async { Ok(select.fetch_optional(&mut *self.readers.acquire().await?).await?) }).await?;
-        row.map(|row| token_of(&row)).transpose().map_err(|error| error.at(self.location()))
+        let row = self
+            .read(async { Ok(select.fetch_optional(&mut *self.readers.acquire().await?).await?) })
+            .await?;
+        row.map(|row| token_of(&row))
+            .transpose()
+            .map_err(|error| error.at(self.location()))
     }
 
     /// Deletes a token. Returns whether there was one.
@@ -76,7 +81,10 @@ impl Tx {
         let groups = serde_json::to_string(&token.groups).expect("a list of strings is plain JSON");
         let bound = token.bound.as_ref();
         let bound_json = bound.map(|bound| serde_json::to_string(bound).expect("a few strings are plain JSON"));
-        sqlx::query("DELETE FROM api_tokens WHERE hash = $1").bind(token.hash.to_vec()).execute(&mut **self).await?;
+        sqlx::query("DELETE FROM api_tokens WHERE hash = $1")
+            .bind(token.hash.to_vec())
+            .execute(&mut **self)
+            .await?;
         sqlx::query(
             "INSERT INTO api_tokens \
              (hash, user_name, user_uid, user_groups, bound_object, bound_uid, created, expires) \
@@ -103,13 +111,18 @@ impl Tx {
 }
 
 fn token_of(row: &Row) -> Result<ApiToken, StoreError> {
-    let wrong = |problem: String| StoreError::Row { what: "token".to_owned(), problem };
+    let wrong = |problem: String| StoreError::Row {
+        what: "token".to_owned(),
+        problem,
+    };
     let hash: Vec<u8> = row.try_get("hash")?;
     let groups: String = row.try_get("user_groups")?;
     let bound: Option<String> = row.try_get("bound_object")?;
     let bound = bound.map(|json| serde_json::from_str(&json)).transpose();
     Ok(ApiToken {
-        hash: hash.try_into().map_err(|_| wrong("its hash has not 32 bytes".to_owned()))?,
+        hash: hash
+            .try_into()
+            .map_err(|_| wrong("its hash has not 32 bytes".to_owned()))?,
         user: row.try_get("user_name")?,
         uid: row.try_get("user_uid")?,
         groups: serde_json::from_str(&groups).map_err(|error| wrong(error.to_string()))?,

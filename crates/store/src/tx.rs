@@ -72,7 +72,9 @@ struct Pending {
 
 impl Pending {
     fn committed(self) -> Committed {
-        let Self { event, row, old_labels, .. } = self;
+        let Self {
+            event, row, old_labels, ..
+        } = self;
         let bytes = old_labels.len() + row.bytes();
         Committed { event, bytes }
     }
@@ -95,7 +97,18 @@ impl Tx {
         let connection = Some(connection);
         let (changes, broken) = (Vec::new(), None);
         let (number, time, has_savepoint) = (0, 0, false);
-        Self { engine, connection, sealer, ownerless, classes, number, changes, broken, time, has_savepoint }
+        Self {
+            engine,
+            connection,
+            sealer,
+            ownerless,
+            classes,
+            number,
+            changes,
+            broken,
+            time,
+            has_savepoint,
+        }
     }
 
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
@@ -130,7 +143,9 @@ impl Tx {
         let begin = sqlx::raw_sql(self.engine.begin());
         // Read all results: the first is that of BEGIN, which has no row.
         let rows = begin.fetch_all(&mut **self).await?;
-        let [counter, newest] = &rows[..] else { return Err(sqlx::Error::RowNotFound) };
+        let [counter, newest] = &rows[..] else {
+            return Err(sqlx::Error::RowNotFound);
+        };
         let counter = read::version(counter, "value")?;
         if newest.try_get::<i64, _>("number")? != i64::from(self.sealer.active()) {
             let sealer = Arc::clone(&self.sealer);
@@ -162,7 +177,10 @@ impl Tx {
 
     /// The changes so far.
     pub(crate) fn written(&self) -> Vec<Written> {
-        let written = |change: &Pending| Written { event: change.event.clone(), before: change.before.clone() };
+        let written = |change: &Pending| Written {
+            event: change.event.clone(),
+            before: change.before.clone(),
+        };
         self.changes.iter().map(written).collect()
     }
 
@@ -213,11 +231,16 @@ impl Tx {
             false => "SAVEPOINT closure",
         };
         sqlx::raw_sql(savepoint).execute(&mut **self).await?;
-        Ok(Mark { number: self.number, changes: self.changes.len() })
+        Ok(Mark {
+            number: self.number,
+            changes: self.changes.len(),
+        })
     }
 
     pub(crate) async fn rollback_to(&mut self, mark: Mark) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql("ROLLBACK TO SAVEPOINT closure").execute(&mut **self).await?;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT closure")
+            .execute(&mut **self)
+            .await?;
         self.number = mark.number;
         self.changes.truncate(mark.changes);
         Ok(())
@@ -267,9 +290,22 @@ impl Tx {
     async fn try_write_all(&mut self, writes: Vec<Write>) -> Result<Vec<Result<Resource, WriteError>>, sqlx::Error> {
         let rows = read::load_rows(self, writes.iter().map(|write| &write.key)).await?;
         let tallied = TallyChanges::new(self.classes);
-        let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer), Arc::clone(&self.ownerless), tallied);
+        let mut plan = Plan::new(
+            rows,
+            self.number,
+            Arc::clone(&self.sealer),
+            Arc::clone(&self.ownerless),
+            tallied,
+        );
         let results = writes.into_iter().map(|write| plan.write(write)).collect();
-        let Plan { number, changes, rows, relations, tallied, .. } = plan;
+        let Plan {
+            number,
+            changes,
+            rows,
+            relations,
+            tallied,
+            ..
+        } = plan;
         self.save_rows(rows).await?;
         tallied.save(self).await?;
         for change in &relations {

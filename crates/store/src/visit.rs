@@ -17,9 +17,15 @@ pub(crate) struct Visit {
 impl Visit {
     /// Opens a store of any schema.
     pub(crate) async fn of(location: &Location) -> Result<Self, OpenError> {
-        let database = Database { location: location.clone(), patience: PATIENCE };
+        let database = Database {
+            location: location.clone(),
+            patience: PATIENCE,
+        };
         let pool = database.reader_pool().map_err(|error| error.at(location))?;
-        let connection = pool.acquire().await.map_err(|error| StoreError::from(error).at(location))?;
+        let connection = pool
+            .acquire()
+            .await
+            .map_err(|error| StoreError::from(error).at(location))?;
         Ok(Self { pool, connection })
     }
 
@@ -33,7 +39,11 @@ impl Visit {
         let found = count_migrations(visit.connection()).await;
         let found = found.map_err(|error| StoreError::from(error).at(location))?;
         if found != schema::newest() {
-            return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
+            return Err(OpenError::Schema {
+                location: location.clone(),
+                found,
+                known: schema::newest(),
+            });
         }
         Ok(visit)
     }

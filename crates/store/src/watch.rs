@@ -35,7 +35,15 @@ impl Watch {
             return Err(WatchError::Compacted { from, oldest });
         }
         let number = ring.enter();
-        Ok(Self { ring, kind, read: from, seen: from, buffer: VecDeque::new(), number, ended: false })
+        Ok(Self {
+            ring,
+            kind,
+            read: from,
+            seen: from,
+            buffer: VecDeque::new(),
+            number,
+            ended: false,
+        })
     }
 
     /// The version of a bookmark: every change of this watch up to it was returned.
@@ -61,7 +69,10 @@ impl Watch {
                 self.seen = self.read;
                 None
             }
-            Reading::Gone { floor } => Some(Err(WatchError::Lagged { seen: self.seen, oldest: floor })),
+            Reading::Gone { floor } => Some(Err(WatchError::Lagged {
+                seen: self.seen,
+                oldest: floor,
+            })),
             Reading::Closed => {
                 self.ended = true;
                 None

@@ -86,7 +86,13 @@ mod tests {
     fn a_family_has_its_help_its_type_and_its_series() {
         let mut text = Exposition::default();
         text.one("up_seconds", Kind::Gauge, "Time.", 1.5);
-        text.many("polls_total", Kind::Counter, "Polls.", "result", [("new", 1), ("failed", 2)]);
+        text.many(
+            "polls_total",
+            Kind::Counter,
+            "Polls.",
+            "result",
+            [("new", 1), ("failed", 2)],
+        );
         let expected = "# HELP up_seconds Time.\n# TYPE up_seconds gauge\nup_seconds 1.5\n# HELP polls_total Polls.\n\
                         # TYPE polls_total counter\npolls_total{result=\"new\"} 1\npolls_total{result=\"failed\"} 2\n";
         assert_eq!(text.into_text(), expected);

@@ -61,8 +61,16 @@ impl Otlp {
         let resource = resource(service, version, &environment);
         let logs = match environment.logs {
             true => {
-                let exporter = LogExporter::builder().with_http().with_http_client(sender.clone()).build()?;
-                Some(SdkLoggerProvider::builder().with_resource(resource.clone()).with_batch_exporter(exporter).build())
+                let exporter = LogExporter::builder()
+                    .with_http()
+                    .with_http_client(sender.clone())
+                    .build()?;
+                Some(
+                    SdkLoggerProvider::builder()
+                        .with_resource(resource.clone())
+                        .with_batch_exporter(exporter)
+                        .build(),
+                )
             }
             false => None,
         };
@@ -72,7 +80,11 @@ impl Otlp {
                 let mut processor = BatchSpanProcessor::builder(exporter).build();
                 processor.set_resource(&resource);
                 let scope = InstrumentationScope::builder("farwater").with_version(version).build();
-                Some(Arc::new(Spans { processor, scope, sampler: environment.sampler }))
+                Some(Arc::new(Spans {
+                    processor,
+                    scope,
+                    sampler: environment.sampler,
+                }))
             }
             false => None,
         };
@@ -121,7 +133,9 @@ impl traces::Sink for Arc<Spans> {
     fn take(&self, span: Span) {
         let trace = TraceId::from_bytes(span.trace);
         // By the trace's id alone, which both programs know: a trace is taken whole or not at all.
-        let sampled = self.sampler.should_sample(None, trace, span.name, &SpanKind::Internal, &[], &[]);
+        let sampled = self
+            .sampler
+            .should_sample(None, trace, span.name, &SpanKind::Internal, &[], &[]);
         if sampled.decision == SamplingDecision::RecordAndSample {
             self.processor.on_end(data(span, self.scope.clone()));
         }
@@ -130,7 +144,11 @@ impl traces::Sink for Arc<Spans> {
 
 fn data(span: Span, scope: InstrumentationScope) -> SpanData {
     let id = span.id.unwrap_or_else(rand::random);
-    let attributes = span.attributes.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
+    let attributes = span
+        .attributes
+        .into_iter()
+        .map(|(name, value)| KeyValue::new(name, value))
+        .collect();
     SpanData {
         span_context: SpanContext::new(
             TraceId::from_bytes(span.trace),

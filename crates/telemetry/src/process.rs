@@ -17,7 +17,10 @@ impl Usage {
     pub fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
         let status = fs::read_to_string("/proc/self/status").ok()?;
-        Some(Self { cpu_seconds: cpu_seconds(&stat)?, resident_bytes: resident_bytes(&status)? })
+        Some(Self {
+            cpu_seconds: cpu_seconds(&stat)?,
+            resident_bytes: resident_bytes(&status)?,
+        })
     }
 }
 
@@ -25,13 +28,22 @@ impl Usage {
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+    let ticks: u64 = fields
+        .next()?
+        .parse::<u64>()
+        .ok()?
+        .checked_add(fields.next()?.parse().ok()?)?;
     Some(ticks as f64 / TICKS_PER_SECOND)
 }
 
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    line.trim()
+        .strip_suffix(" kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -27,7 +27,10 @@ pub struct Interval {
 impl Interval {
     /// Until now.
     pub fn since(begun: SystemTime) -> Self {
-        Self { begun, ended: SystemTime::now() }
+        Self {
+            begun,
+            ended: SystemTime::now(),
+        }
     }
 }
 

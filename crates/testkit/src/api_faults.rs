@@ -148,7 +148,11 @@ impl ApiFaults {
             not_before: HashMap::new(),
         }));
         let task = tokio::spawn(serve(listener, tls, client, state.clone())).abort_handle();
-        Ok(Self { kubeconfig, state, task })
+        Ok(Self {
+            kubeconfig,
+            state,
+            task,
+        })
     }
 
     pub fn kubeconfig(&self) -> &Path {
@@ -221,10 +225,15 @@ fn is_first_page(path: &str) -> bool {
 
 /// The list with at most so many objects on a page.
 fn shorten_page(path: &str, page: usize) -> String {
-    let Some((before, rest)) = path.split_once("limit=") else { return path.to_owned() };
+    let Some((before, rest)) = path.split_once("limit=") else {
+        return path.to_owned();
+    };
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (asked, after) = rest.split_at(end);
-    format!("{before}limit={}{after}", asked.parse().map_or(page, |asked: usize| asked.min(page)))
+    format!(
+        "{before}limit={}{after}",
+        asked.parse().map_or(page, |asked: usize| asked.min(page))
+    )
 }
 
 /// Verb and resource of a request.
@@ -274,9 +283,14 @@ enum End {
 
 /// Identity of a request, to recognize its next attempt. A create is identified only by its body.
 fn identity(method: &Method, path: &str, body: &[u8]) -> (Method, String) {
-    let created = (*method == Method::POST).then(|| serde_json::from_slice::<serde_json::Value>(body).ok()).flatten();
+    let created = (*method == Method::POST)
+        .then(|| serde_json::from_slice::<serde_json::Value>(body).ok())
+        .flatten();
     let name = created.as_ref().and_then(|object| object["metadata"]["name"].as_str());
-    (method.clone(), name.map_or_else(|| path.to_owned(), |name| format!("{path} {name}")))
+    (
+        method.clone(),
+        name.map_or_else(|| path.to_owned(), |name| format!("{path} {name}")),
+    )
 }
 
 fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
@@ -293,7 +307,10 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
         state.seen.pages += 1;
     }
     let key = identity(method, path, body);
-    let early = state.not_before.remove(&key).map(|earliest| earliest.saturating_duration_since(Instant::now()));
+    let early = state
+        .not_before
+        .remove(&key)
+        .map(|earliest| earliest.saturating_duration_since(Instant::now()));
     if let Some(early) = early.filter(|early| *early > TOLERANCE) {
         state.seen.early.push(format!("{method} {}: {early:?}", key.1));
     }
@@ -303,7 +320,11 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
         && path.contains(part.as_str())
     {
         state.seen.refused += 1;
-        return Fate::Refuse { status: *status, latency: Duration::ZERO, retry_after: RETRY_AFTER };
+        return Fate::Refuse {
+            status: *status,
+            latency: Duration::ZERO,
+            retry_after: RETRY_AFTER,
+        };
     }
     if let Some((part, retry_after)) = &faults.throttled
         && *method != Method::GET
@@ -311,7 +332,11 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
     {
         state.seen.refused += 1;
         state.not_before.insert(key, Instant::now() + *retry_after);
-        return Fate::Refuse { status: 429, latency: Duration::ZERO, retry_after: *retry_after };
+        return Fate::Refuse {
+            status: 429,
+            latency: Duration::ZERO,
+            retry_after: *retry_after,
+        };
     }
     if let Some((part, left)) = &mut state.faults.lost
         && *left > 0
@@ -320,7 +345,9 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
     {
         *left -= 1;
         state.seen.lost += 1;
-        return Fate::Lose { done: state.seen.lost.is_multiple_of(2) };
+        return Fate::Lose {
+            done: state.seen.lost.is_multiple_of(2),
+        };
     }
     let latency = faults.latency.mul_f64(state.random.random_range(0.0..=1.0));
     if is_watch && state.random.random_bool(faults.expired) {
@@ -331,10 +358,16 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
         state.seen.refused += 1;
         let status = if state.random.random_bool(0.5) { 429 } else { 503 };
         state.not_before.insert(key, Instant::now() + latency + RETRY_AFTER);
-        return Fate::Refuse { status, latency, retry_after: RETRY_AFTER };
+        return Fate::Refuse {
+            status,
+            latency,
+            retry_after: RETRY_AFTER,
+        };
     }
     let end = if is_watch && state.random.random_bool(faults.expired_later) {
-        Some(End::Expired(EXPIRES_WITHIN.mul_f64(state.random.random_range(0.0..=1.0))))
+        Some(End::Expired(
+            EXPIRES_WITHIN.mul_f64(state.random.random_range(0.0..=1.0)),
+        ))
     } else {
         faults.cut.filter(|_| is_watch).map(End::Cut)
     };
@@ -377,14 +410,24 @@ async fn answer(
     connection: &CancellationToken,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str())
+        .to_owned();
     let (parts, body) = request.into_parts();
-    let Ok(body) = body.collect().await else { return refuse(400, "BadRequest", None) };
+    let Ok(body) = body.collect().await else {
+        return refuse(400, "BadRequest", None);
+    };
     let request = Request::from_parts(parts, body.to_bytes());
     let fate = decide(&mut lock(state), request.method(), &path, request.body());
     match fate {
         Fate::Expire => refuse(410, "Expired", None),
-        Fate::Refuse { status, latency, retry_after } => {
+        Fate::Refuse {
+            status,
+            latency,
+            retry_after,
+        } => {
             tokio::time::sleep(latency).await;
             refuse(status, "Hostile", Some(retry_after))
         }
@@ -399,7 +442,9 @@ async fn answer(
             tokio::time::sleep(latency).await;
             let page = lock(state).faults.page;
             let path = page.map_or_else(|| path.clone(), |page| shorten_page(&path, page));
-            forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway", None))
+            forward(client, state, &path, request, end)
+                .await
+                .unwrap_or_else(|_| refuse(502, "BadGateway", None))
         }
     }
 }
@@ -411,9 +456,13 @@ fn refuse(status: u16, reason: &str, retry_after: Option<Duration>) -> Response<
     let body = Full::new(Bytes::from(said.to_string())).map_err(|never| match never {});
     let mut response = Response::new(UnsyncBoxBody::new(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(time) = retry_after.filter(|_| matches!(status, 429 | 503)) {
-        response.headers_mut().insert(header::RETRY_AFTER, time.as_secs().into());
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, time.as_secs().into());
     }
     response
 }
@@ -432,7 +481,9 @@ async fn forward(
             upstream = upstream.header(name, value);
         }
     }
-    let response = client.send(upstream.body(kube::client::Body::from(body.to_vec()))?).await?;
+    let response = client
+        .send(upstream.body(kube::client::Body::from(body.to_vec()))?)
+        .await?;
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(header::TRANSFER_ENCODING);
     parts.headers.remove(header::CONNECTION);
@@ -448,8 +499,12 @@ async fn forward(
 
 fn cut_after(time: Duration, body: kube::client::Body) -> Body {
     let end = tokio::time::sleep(time);
-    let frames = body.into_data_stream().map(|part| part.map(Frame::data).map_err(Into::into));
-    let frames = frames.take_until(end).chain(futures::stream::once(async { Err("cut by a fault".into()) }));
+    let frames = body
+        .into_data_stream()
+        .map(|part| part.map(Frame::data).map_err(Into::into));
+    let frames = frames
+        .take_until(end)
+        .chain(futures::stream::once(async { Err("cut by a fault".into()) }));
     UnsyncBoxBody::new(StreamBody::new(frames))
 }
 
@@ -459,7 +514,9 @@ fn expire_after(time: Duration, body: kube::client::Body, state: Arc<Mutex<State
         lock(&counted).seen.expired_later += 1;
         Ok(Frame::data(Bytes::from(format!("{EXPIRED}\n"))))
     });
-    let frames = line_by_line(body, state).take_until(tokio::time::sleep(time)).chain(last);
+    let frames = line_by_line(body, state)
+        .take_until(tokio::time::sleep(time))
+        .chain(last);
     UnsyncBoxBody::new(StreamBody::new(frames))
 }
 
@@ -503,8 +560,18 @@ mod tests {
         };
         check(Method::GET, "/api/v1/namespaces/web", "GET", "namespaces");
         check(Method::GET, "/api/v1/namespaces/web/configmaps/a", "GET", "configmaps");
-        check(Method::GET, "/api/v1/configmaps?limit=500&labelSelector=a", "LIST", "configmaps");
-        check(Method::GET, "/apis/apps/v1/deployments?watch=1&resourceVersion=7", "WATCH", "deployments");
+        check(
+            Method::GET,
+            "/api/v1/configmaps?limit=500&labelSelector=a",
+            "LIST",
+            "configmaps",
+        );
+        check(
+            Method::GET,
+            "/apis/apps/v1/deployments?watch=1&resourceVersion=7",
+            "WATCH",
+            "deployments",
+        );
         let lease = "/apis/coordination.k8s.io/v1/namespaces/farwater-system/leases/farwater-agent";
         check(Method::PUT, lease, "PUT", "leases");
         check(Method::GET, "/version", "GET", "/version");
@@ -513,7 +580,10 @@ mod tests {
     #[test]
     fn a_watch_that_lost_its_version_says_so_as_an_api_server_does() {
         let event: serde_json::Value = serde_json::from_str(EXPIRED).unwrap();
-        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+        assert_eq!(
+            (&event["type"], &event["object"]["code"]),
+            (&json!("ERROR"), &json!(410))
+        );
         assert_eq!(event["object"]["reason"], "Expired");
     }
 
@@ -522,7 +592,10 @@ mod tests {
         let list = |limit: usize| format!("/api/v1/configmaps?limit={limit}&labelSelector=a&continue=x");
         assert_eq!(shorten_page(&list(500), 50), list(50));
         assert_eq!(shorten_page(&list(20), 50), list(20));
-        assert_eq!(shorten_page("/api/v1/configmaps?watch=1", 50), "/api/v1/configmaps?watch=1");
+        assert_eq!(
+            shorten_page("/api/v1/configmaps?watch=1", 50),
+            "/api/v1/configmaps?watch=1"
+        );
     }
 
     #[test]

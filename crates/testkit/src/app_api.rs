@@ -58,12 +58,23 @@ impl AppApi {
         let key = openssl(&["genrsa", "-traditional", "2048"], b"")?;
         let public_key = openssl(&["rsa", "-pubout"], key.as_bytes())?;
         let life = Duration::from_secs(3600);
-        let state = State { public_key, life, given: 0, refused: Vec::new(), status: None };
+        let state = State {
+            public_key,
+            life,
+            given: 0,
+            refused: Vec::new(),
+            status: None,
+        };
         let state = Arc::new(Mutex::new(state));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(serve(listener, Arc::clone(&state))).abort_handle();
-        Ok(Self { address, key, state, task })
+        Ok(Self {
+            address,
+            key,
+            state,
+            task,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -113,14 +124,19 @@ async fn serve(listener: TcpListener, state: Arc<Mutex<State>>) {
                 let answer = answer(&mut state, &request);
                 async move { Ok::<_, hyper::Error>(answer) }
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
 
 fn answer(state: &mut State, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let (status, body) = match (state.status, check(state, request)) {
-        (Some(status), _) => (StatusCode::from_u16(status).unwrap_or_default(), json!({"message": "fault"})),
+        (Some(status), _) => (
+            StatusCode::from_u16(status).unwrap_or_default(),
+            json!({"message": "fault"}),
+        ),
         (None, Err(why)) => {
             state.refused.push(why.clone());
             (StatusCode::UNAUTHORIZED, json!({"message": why}))
@@ -129,7 +145,10 @@ fn answer(state: &mut State, request: &Request<Incoming>) -> Response<Full<Bytes
             state.given += 1;
             let end = jiff::Timestamp::now() + jiff::SignedDuration::try_from(state.life).unwrap_or_default();
             let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            (StatusCode::CREATED, json!({"token": AppApi::token(state.given), "expires_at": end}))
+            (
+                StatusCode::CREATED,
+                json!({"token": AppApi::token(state.given), "expires_at": end}),
+            )
         }
     };
     let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
@@ -142,17 +161,27 @@ fn check(state: &State, request: &Request<Incoming>) -> Result<(), String> {
     if request.method() != http::Method::POST || request.uri().path() != path {
         return Err(format!("{} {}", request.method(), request.uri()));
     }
-    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let header = |name: &str| {
+        request
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
     if header("user-agent").is_empty() || !header("accept").contains("json") {
         return Err("no user agent, or no json".to_owned());
     }
-    let token = header("authorization").strip_prefix("Bearer ").ok_or("no bearer token")?;
+    let token = header("authorization")
+        .strip_prefix("Bearer ")
+        .ok_or("no bearer token")?;
     let key = DecodingKey::from_rsa_pem(state.public_key.as_bytes()).map_err(|error| error.to_string())?;
     let mut rules = Validation::new(Algorithm::RS256);
     rules.leeway = 0;
     rules.set_required_spec_claims(&["exp", "iss"]);
     rules.set_issuer(&[APP]);
-    let claims = decode::<Claims>(token, &key, &rules).map_err(|error| error.to_string())?.claims;
+    let claims = decode::<Claims>(token, &key, &rules)
+        .map_err(|error| error.to_string())?
+        .claims;
     let now = jiff::Timestamp::now().as_second();
     match claims {
         Claims { iat, .. } if iat > now => Err("it was signed in the future".to_owned()),
@@ -167,7 +196,10 @@ fn openssl(args: &[&str], input: &[u8]) -> Result<String> {
         io::Write as _,
         process::{Command, Stdio},
     };
-    crate::packages::require(&[crate::packages::Package { program: "openssl", debian: "openssl" }])?;
+    crate::packages::require(&[crate::packages::Package {
+        program: "openssl",
+        debian: "openssl",
+    }])?;
     let mut command: Command = bare_command("openssl");
     let mut child = command
         .args(args)

@@ -28,8 +28,14 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, name);
-        let pair = Pair { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() };
-        Ok(Self { pair, issuer: Issuer::new(params, key) })
+        let pair = Pair {
+            certificate: params.self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+        };
+        Ok(Self {
+            pair,
+            issuer: Issuer::new(params, key),
+        })
     }
 
     pub fn pair(&self) -> &Pair {
@@ -59,6 +65,9 @@ impl Authority {
         let now = rcgen::date_time_ymd(1970, 1, 1) + SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let end = if ahead.is_zero() { now - HOUR } else { now + ahead };
         (params.not_before, params.not_after) = (now - ago, end);
-        Ok(Pair { certificate: params.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
+        Ok(Pair {
+            certificate: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
     }
 }

@@ -72,7 +72,8 @@ impl ChatServer {
 
     /// Deletes all messages, as a person could.
     pub fn clear(&self) {
-        self.0.with(|state| state.posted.iter_mut().for_each(|message| message.text.clear()));
+        self.0
+            .with(|state| state.posted.iter_mut().for_each(|message| message.text.clear()));
     }
 
     pub fn set_fault(&self, fault: Option<Said>) {
@@ -112,7 +113,11 @@ fn answer(state: &mut State, asked: &Asked) -> Answer {
 }
 
 fn said(status: u16, text: &str) -> Said {
-    Said { status, body: text.to_owned(), headers: Vec::new() }
+    Said {
+        status,
+        body: text.to_owned(),
+        headers: Vec::new(),
+    }
 }
 
 fn refuse(error: &str, why: String) -> Answer {
@@ -154,7 +159,10 @@ fn update(state: &mut State, asked: &Asked) -> Answer {
     }
     let known = (0..state.posted.len()).find(|index| message.body["ts"] == stamp(*index).as_str());
     let Some(known) = known else {
-        return refuse("message_not_found", format!("an edit of an unknown message: {}", message.body["ts"]));
+        return refuse(
+            "message_not_found",
+            format!("an edit of an unknown message: {}", message.body["ts"]),
+        );
     };
     if state.posted[known].text.is_empty() {
         // The message was deleted. That is not a client's mistake.
@@ -162,12 +170,20 @@ fn update(state: &mut State, asked: &Asked) -> Answer {
     }
     let edits = state.posted[known].edits + 1;
     state.posted[known] = Message { edits, ..message };
-    Ok(Said::json(200, &json!({"ok": true, "channel": CHANNEL_ID, "ts": stamp(known), "text": ""})))
+    Ok(Said::json(
+        200,
+        &json!({"ok": true, "channel": CHANNEL_ID, "ts": stamp(known), "text": ""}),
+    ))
 }
 
 fn message(asked: &Asked, fields: &[&str]) -> Result<Message, String> {
     let body = asked.object(fields)?;
-    let text = body.get("text").and_then(Value::as_str).filter(|text| !text.is_empty()).ok_or("no text")?.to_owned();
+    let text = body
+        .get("text")
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())
+        .ok_or("no text")?
+        .to_owned();
     for block in body.get("blocks").and_then(Value::as_array).into_iter().flatten() {
         let section = only(block, &["type", "text"])?;
         let inner = only(&section["text"], &["type", "text"])?;
@@ -179,13 +195,19 @@ fn message(asked: &Asked, fields: &[&str]) -> Result<Message, String> {
             return Err("a section that is too long".to_owned());
         }
     }
-    Ok(Message { text, body: Value::Object(body), edits: 0 })
+    Ok(Message {
+        text,
+        body: Value::Object(body),
+        edits: 0,
+    })
 }
 
 fn card(asked: &Asked) -> Result<Message, String> {
     let body = asked.object(&["type", "attachments"])?;
     let attachments = body["attachments"].as_array().ok_or("no attachments")?;
-    let [attachment] = &attachments[..] else { return Err("several attachments".to_owned()) };
+    let [attachment] = &attachments[..] else {
+        return Err("several attachments".to_owned());
+    };
     let attachment = only(attachment, &["contentType", "contentUrl", "content"])?;
     let is_card = attachment["contentType"] == "application/vnd.microsoft.card.adaptive";
     if body["type"] != "message" || !is_card || !attachment["contentUrl"].is_null() {
@@ -203,5 +225,9 @@ fn card(asked: &Asked) -> Result<Message, String> {
         }
         texts.push(block["text"].as_str().ok_or("no text")?.to_owned());
     }
-    Ok(Message { text: texts.join("\n"), body: Value::Object(body.clone()), edits: 0 })
+    Ok(Message {
+        text: texts.join("\n"),
+        body: Value::Object(body.clone()),
+        edits: 0,
+    })
 }

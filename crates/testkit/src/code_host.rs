@@ -38,7 +38,17 @@ pub struct CodeHost(Fake<State>);
 
 impl CodeHost {
     pub async fn start(kind: ProviderType) -> Result<Self> {
-        Ok(Self(Fake::start(State { kind, commits: BTreeSet::new(), taken: Vec::new() }, answer).await?))
+        Ok(Self(
+            Fake::start(
+                State {
+                    kind,
+                    commits: BTreeSet::new(),
+                    taken: Vec::new(),
+                },
+                answer,
+            )
+            .await?,
+        ))
     }
 
     /// URL of the repository for people.
@@ -57,7 +67,9 @@ impl CodeHost {
 
     /// The newest status of a commit in a context.
     pub fn status(&self, commit: &str, context: &str) -> Option<Status> {
-        self.taken().into_iter().rfind(|status| status.commit == commit && status.context == context)
+        self.taken()
+            .into_iter()
+            .rfind(|status| status.commit == commit && status.context == context)
     }
 
     pub fn set_fault(&self, fault: Option<Said>) {
@@ -95,7 +107,9 @@ fn answer(state: &mut State, asked: &Asked) -> Answer {
     if asked.method == http::Method::GET && path == repository {
         return Ok(Said::json(200, &json!({"id": 1})));
     }
-    let commit = path.strip_prefix(&repository).and_then(|rest| rest.strip_prefix("/statuses/"));
+    let commit = path
+        .strip_prefix(&repository)
+        .and_then(|rest| rest.strip_prefix("/statuses/"));
     let Some(commit) = commit.filter(|_| asked.method == http::Method::POST) else {
         return refuse(404, format!("{} {path}", asked.method));
     };
@@ -120,7 +134,16 @@ fn answer(state: &mut State, asked: &Asked) -> Answer {
 fn status(state: &State, asked: &Asked, commit: &str) -> Result<Result<Status, Said>, String> {
     let (fields, name, states, longest): (&[&str], _, &[&str], _) = match state.kind {
         ProviderType::GitLab => (
-            &["state", "ref", "name", "context", "target_url", "description", "coverage", "pipeline_id"],
+            &[
+                "state",
+                "ref",
+                "name",
+                "context",
+                "target_url",
+                "description",
+                "coverage",
+                "pipeline_id",
+            ],
             "name",
             &["pending", "running", "success", "failed", "canceled", "skipped"],
             255,
@@ -151,14 +174,19 @@ fn status(state: &State, asked: &Asked, commit: &str) -> Result<Result<Status, S
     if status.context.is_empty() || status.description.chars().count() > longest {
         return Err(format!("no context, or too long a description: {status:?}"));
     }
-    let mut same = state.taken.iter().filter(|known| known.commit == commit && known.context == status.context);
+    let mut same = state
+        .taken
+        .iter()
+        .filter(|known| known.commit == commit && known.context == status.context);
     if state.kind == ProviderType::GitHub && same.clone().count() >= MAX_STATUSES {
         return Err("This SHA and context has reached the maximum number of statuses.".to_owned());
     }
     // A running status can only be ended.
     let is_stuck = state.kind == ProviderType::GitLab
         && matches!(status.state.as_str(), "running" | "pending")
-        && same.next_back().is_some_and(|known| matches!(known.state.as_str(), "running" | "pending"));
+        && same
+            .next_back()
+            .is_some_and(|known| matches!(known.state.as_str(), "running" | "pending"));
     if is_stuck {
         let why = "Cannot transition status via :run from :running (Reason(s): Status cannot transition via \"run\")";
         return Ok(Err(Said::json(400, &json!({"message": why}))));

@@ -30,7 +30,11 @@ impl Host {
 
     /// The host's name for the push of a branch.
     fn event(self, event: &str) -> &str {
-        if self == Self::GitLab && event == "push" { "Push Hook" } else { event }
+        if self == Self::GitLab && event == "push" {
+            "Push Hook"
+        } else {
+            event
+        }
     }
 }
 
@@ -57,7 +61,11 @@ pub struct Push<'a> {
 impl Sender {
     /// With a token `whsec_…`, GitLab signs deliveries.
     pub fn new(host: Host, token: &str) -> Self {
-        Self { host, token: token.to_owned(), is_form: false }
+        Self {
+            host,
+            token: token.to_owned(),
+            is_form: false,
+        }
     }
 
     /// Sends forms, GitHub's default content type.
@@ -87,7 +95,10 @@ impl Sender {
             let value = HeaderValue::from_str(value).unwrap_or(HeaderValue::from_static(""));
             headers.insert(HeaderName::from_static(name), value);
         };
-        set(header::CONTENT_TYPE.as_str(), if self.is_form { FORM } else { "application/json" });
+        set(
+            header::CONTENT_TYPE.as_str(),
+            if self.is_form { FORM } else { "application/json" },
+        );
         let (event, mac) = (self.host.event(event), self.mac(body));
         match self.host {
             Host::GitHub => {
@@ -127,12 +138,21 @@ impl Sender {
     }
 
     fn mac(&self, body: &[u8]) -> String {
-        hex::encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, self.token.as_bytes()), body))
+        hex::encode(hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, self.token.as_bytes()),
+            body,
+        ))
     }
 
     /// A payload with the fields that a receiver may read, if the host has them, and others.
     fn payload(&self, push: Push<'_>) -> Value {
-        let Push { url, branch, before, after, size } = push;
+        let Push {
+            url,
+            branch,
+            before,
+            after,
+            size,
+        } = push;
         let page = url.trim_end_matches(".git");
         let reference = format!("refs/heads/{branch}");
         let commits: Vec<Value> = (0..size.div_ceil(1_000))
@@ -221,10 +241,20 @@ mod tests {
 
     #[test]
     fn a_delivery_is_as_long_as_asked_for() {
-        let push = Push { url: "https://h/a.git", branch: "main", before: "0", after: "1", size: 100_000 };
+        let push = Push {
+            url: "https://h/a.git",
+            branch: "main",
+            before: "0",
+            after: "1",
+            size: 100_000,
+        };
         for host in Host::ALL {
             let request = Sender::new(host, "a token of some length").push("/hook/0", push);
-            assert!((100_000..200_000).contains(&request.body().len()), "{host:?} {}", request.body().len());
+            assert!(
+                (100_000..200_000).contains(&request.body().len()),
+                "{host:?} {}",
+                request.body().len()
+            );
         }
     }
 }

@@ -29,7 +29,9 @@ pub struct Connection(SendRequest<Full<Bytes>>);
 impl Dial {
     /// A client for the server at `https://HOST:PORT`. `authority`: PEM of the authority of its certificate.
     pub fn new(url: &str, authority: &str) -> Result<Self> {
-        let Some(address) = url.strip_prefix("https://") else { bail!("{url} is not an https URL") };
+        let Some(address) = url.strip_prefix("https://") else {
+            bail!("{url} is not an https URL")
+        };
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).context("read an authority")?)?;
@@ -39,11 +41,17 @@ impl Dial {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(host.to_owned()).context("the server's name")?;
-        Ok(Self { address: address.to_owned(), name, tls: TlsConnector::from(Arc::new(tls)) })
+        Ok(Self {
+            address: address.to_owned(),
+            name,
+            tls: TlsConnector::from(Arc::new(tls)),
+        })
     }
 
     pub async fn connect(&self) -> Result<Connection> {
-        let stream = TcpStream::connect(&self.address).await.with_context(|| format!("connect to {}", self.address))?;
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .with_context(|| format!("connect to {}", self.address))?;
         stream.set_nodelay(true)?;
         let stream = self.tls.connect(self.name.clone(), stream).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

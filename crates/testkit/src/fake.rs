@@ -46,7 +46,10 @@ pub struct Asked {
 
 impl Asked {
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
     }
 
     /// The body as a JSON object with only these fields.
@@ -81,7 +84,11 @@ pub struct Said {
 
 impl Said {
     pub fn json(status: u16, body: &Value) -> Self {
-        Self { status, body: body.to_string(), headers: Vec::new() }
+        Self {
+            status,
+            body: body.to_string(),
+            headers: Vec::new(),
+        }
     }
 
     pub fn status(status: u16) -> Self {
@@ -97,8 +104,13 @@ impl Said {
 
 impl<S: Send + 'static> Fake<S> {
     pub async fn start(own: S, answer: Answer<S>) -> Result<Self> {
-        let state =
-            Arc::new(Mutex::new(State { own, refused: Vec::new(), asked: 0, fault: None, delay: Duration::ZERO }));
+        let state = Arc::new(Mutex::new(State {
+            own,
+            refused: Vec::new(),
+            asked: 0,
+            fault: None,
+            delay: Duration::ZERO,
+        }));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(serve(listener, Arc::clone(&state), answer)).abort_handle();
@@ -151,7 +163,12 @@ async fn serve<S: Send + 'static>(listener: TcpListener, state: Arc<Mutex<State<
                 async move {
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await?.to_bytes();
-                    let asked = Asked { method: parts.method, uri: parts.uri, headers: parts.headers, body };
+                    let asked = Asked {
+                        method: parts.method,
+                        uri: parts.uri,
+                        headers: parts.headers,
+                        body,
+                    };
                     let (response, delay) = {
                         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                         (respond(&mut state, &asked, answer), state.delay)
@@ -160,7 +177,9 @@ async fn serve<S: Send + 'static>(listener: TcpListener, state: Arc<Mutex<State<
                     Ok::<_, hyper::Error>(response)
                 }
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -180,7 +199,10 @@ fn respond<S>(state: &mut State<S>, asked: &Asked, answer: Answer<S>) -> Respons
     };
     let mut response = Response::new(Full::new(Bytes::from(said.body)));
     *response.status_mut() = StatusCode::from_u16(said.status).unwrap_or_default();
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/json"),
+    );
     for (name, value) in said.headers {
         if let Ok(value) = value.parse() {
             response.headers_mut().insert(name, value);

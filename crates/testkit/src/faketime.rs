@@ -10,13 +10,23 @@ use anyhow::{Context as _, Result};
 
 use crate::packages::{self, Package};
 
-const X86: Package = Package { program: "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", debian: "libfaketime" };
-const ARM: Package = Package { program: "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", debian: "libfaketime" };
+const X86: Package = Package {
+    program: "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    debian: "libfaketime",
+};
+const ARM: Package = Package {
+    program: "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+    debian: "libfaketime",
+};
 
 /// The library for this machine's architecture.
 pub fn library() -> Result<Package> {
-    let library = [("x86_64", X86), ("aarch64", ARM)].into_iter().find(|(arch, _)| *arch == ARCH);
-    library.map(|(_, library)| library).with_context(|| format!("the path of libfaketime on {ARCH} is unknown"))
+    let library = [("x86_64", X86), ("aarch64", ARM)]
+        .into_iter()
+        .find(|(arch, _)| *arch == ARCH);
+    library
+        .map(|(_, library)| library)
+        .with_context(|| format!("the path of libfaketime on {ARCH} is unknown"))
 }
 
 /// Variables for a program whose clock is off by `offset`, in libfaketime's format: `-1d`, `+90m`. Timers and file
@@ -28,8 +38,16 @@ pub fn environment(offset: &str) -> Result<Vec<(String, String)>> {
 fn preloaded(more: &[(&str, &str)]) -> Result<Vec<(String, String)>> {
     let library = library()?;
     packages::require(&[library])?;
-    let all = [("LD_PRELOAD", library.program), ("DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")];
-    Ok(all.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    let all = [
+        ("LD_PRELOAD", library.program),
+        ("DONT_FAKE_MONOTONIC", "1"),
+        ("NO_FAKE_STAT", "1"),
+    ];
+    Ok(all
+        .iter()
+        .chain(more)
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect())
 }
 
 /// A clock that can be set while programs use it. It is correct at first.
@@ -48,7 +66,10 @@ impl Clock {
 
     /// Variables for a program that uses this clock.
     pub fn environment(&self) -> Result<Vec<(String, String)>> {
-        let file = self.file.to_str().context("the path of the clock's file is not valid UTF-8")?;
+        let file = self
+            .file
+            .to_str()
+            .context("the path of the clock's file is not valid UTF-8")?;
         preloaded(&[("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_CACHE_DURATION", "1")])
     }
 

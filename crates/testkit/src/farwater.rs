@@ -42,7 +42,10 @@ pub fn program(name: &str) -> Result<PathBuf> {
     };
     let path = dir.join(name);
     if !path.is_file() {
-        bail!("{} is not built: cargo build -p farwater-cli -p farwater-agent", path.display());
+        bail!(
+            "{} is not built: cargo build -p farwater-cli -p farwater-agent",
+            path.display()
+        );
     }
     Ok(path)
 }
@@ -51,7 +54,11 @@ pub fn program(name: &str) -> Result<PathBuf> {
 fn profile_dir() -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the path of this program")?;
     let dir = own.parent().context("this program's path has no folder")?;
-    let dir = if dir.ends_with("deps") || dir.ends_with("examples") { dir.parent().unwrap_or(dir) } else { dir };
+    let dir = if dir.ends_with("deps") || dir.ends_with("examples") {
+        dir.parent().unwrap_or(dir)
+    } else {
+        dir
+    };
     Ok(dir.to_owned())
 }
 
@@ -65,14 +72,22 @@ impl Tolerated {
             line.contains("\"level\":\"ERROR\"") || line.contains("Z ERROR ") || line.contains("panicked at")
         };
         let is_tolerated = |line: &str| self.0.iter().any(|part| line.contains(part.as_str()));
-        log.lines().filter(is_error).filter(|line| !is_tolerated(line)).map(str::to_owned).collect()
+        log.lines()
+            .filter(is_error)
+            .filter(|line| !is_tolerated(line))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Fails the running test, unless it is failing already.
     fn check(&self, name: &str, process: &Process) {
         let errors = self.unexpected(&process.output());
         if !errors.is_empty() && !std::thread::panicking() {
-            panic!("{name} logged unexpected errors:\n{}\n{}", errors.join("\n"), process.tail());
+            panic!(
+                "{name} logged unexpected errors:\n{}\n{}",
+                errors.join("\n"),
+                process.tail()
+            );
         }
     }
 }
@@ -88,12 +103,18 @@ pub struct Launch {
 impl Launch {
     pub fn arguments(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self { arguments, ..Self::default() }
+        Self {
+            arguments,
+            ..Self::default()
+        }
     }
 
     pub fn environment(variables: &[(&str, &str)]) -> Self {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Self { environment: variables.iter().map(owned).collect(), ..Self::default() }
+        Self {
+            environment: variables.iter().map(owned).collect(),
+            ..Self::default()
+        }
     }
 
     #[must_use]
@@ -103,7 +124,9 @@ impl Launch {
     }
 
     fn apply<'a>(&self, command: &'a mut std::process::Command) -> &'a mut std::process::Command {
-        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)))
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
     }
 }
 
@@ -136,7 +159,13 @@ impl Hub {
     /// Starts a hub at an address, with further options and variables.
     pub async fn start_on(address: SocketAddr, dir: &Path, launch: Launch) -> Result<Self> {
         let process = spawn_hub(dir, address, &launch)?;
-        let mut hub = Self { dir: dir.to_owned(), address, launch, process, tolerated: Tolerated::default() };
+        let mut hub = Self {
+            dir: dir.to_owned(),
+            address,
+            launch,
+            process,
+            tolerated: Tolerated::default(),
+        };
         hub.ready().await?;
         Ok(hub)
     }
@@ -182,7 +211,9 @@ impl Hub {
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), namespace);
         if clusters.get_opt(name).await?.is_none() {
             let spec = serde_json::from_value(serde_json::json!({})).context("a cluster needs no fields")?;
-            clusters.create(&PostParams::default(), &Cluster::new(name, spec)).await?;
+            clusters
+                .create(&PostParams::default(), &Cluster::new(name, spec))
+                .await?;
         }
         join_token(&client, namespace, name).await
     }
@@ -226,10 +257,14 @@ impl Hub {
         let kubeconfig = self.kubeconfig();
         let probe = || async {
             let client = crate::kube::client(&kubeconfig, None).await?;
-            client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
+            client
+                .request_text(http::Request::get("/readyz").body(Vec::new())?)
+                .await?;
             Ok(())
         };
-        wait_ready(&mut [&mut self.process], HUB_READY, probe).await.context("start the hub")
+        wait_ready(&mut [&mut self.process], HUB_READY, probe)
+            .await
+            .context("start the hub")
     }
 }
 
@@ -243,7 +278,11 @@ impl Drop for Hub {
 fn spawn_hub(dir: &Path, address: SocketAddr, launch: &Launch) -> Result<Process> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let mut command = bare_command(program("farwater")?);
-    command.arg("hub").arg("--data-dir").arg(dir).args(["--listen", &address.to_string()]);
+    command
+        .arg("hub")
+        .arg("--data-dir")
+        .arg(dir)
+        .args(["--listen", &address.to_string()]);
     launch.apply(&mut command);
     Process::spawn("the hub", command, &dir.join("hub.log"))
 }
@@ -261,8 +300,12 @@ pub struct JoinToken {
 /// A one-time token of a hub, to join one of its clusters.
 pub async fn join_token(hub: &Client, namespace: &str, name: &str) -> Result<JoinToken> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/clusters/{name}/join");
-    let request = http::Request::post(path).header("content-type", "application/json").body(b"{}".to_vec())?;
-    hub.request(request).await.with_context(|| format!("ask for a join token of {namespace}/{name}"))
+    let request = http::Request::post(path)
+        .header("content-type", "application/json")
+        .body(b"{}".to_vec())?;
+    hub.request(request)
+        .await
+        .with_context(|| format!("ask for a join token of {namespace}/{name}"))
 }
 
 /// A running agent. When dropped, it is killed, and its log must have no unexpected ERROR line.
@@ -288,7 +331,15 @@ impl Agent {
     pub fn launch(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken, launch: Launch) -> Result<Self> {
         let process = spawn_agent(name, dir, kubeconfig, &join, &launch)?;
         let (name, dir, kubeconfig) = (name.to_owned(), dir.to_owned(), kubeconfig.to_owned());
-        Ok(Self { name, dir, kubeconfig, join, launch, process, tolerated: Tolerated::default() })
+        Ok(Self {
+            name,
+            dir,
+            kubeconfig,
+            join,
+            launch,
+            process,
+            tolerated: Tolerated::default(),
+        })
     }
 
     /// Sets variables for the next start.
@@ -339,7 +390,8 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.process.kill9();
-        self.tolerated.check(&format!("the agent of {}", self.name), &self.process);
+        self.tolerated
+            .check(&format!("the agent of {}", self.name), &self.process);
     }
 }
 
@@ -374,6 +426,9 @@ mod tests {
         let mut tolerated = Tolerated::default();
         assert_eq!(tolerated.unexpected(log).len(), 2);
         tolerated.0.push("git is gone".to_owned());
-        assert_eq!(tolerated.unexpected(log), ["{\"level\":\"ERROR\",\"message\":\"disk full\"}"]);
+        assert_eq!(
+            tolerated.unexpected(log),
+            ["{\"level\":\"ERROR\",\"message\":\"disk full\"}"]
+        );
     }
 }

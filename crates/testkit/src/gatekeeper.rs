@@ -25,7 +25,11 @@ struct Keeping {
 impl Gatekeeper {
     /// `token` is the signing key.
     pub async fn start(token: &str) -> Result<Self> {
-        let own = Keeping { key: token.as_bytes().to_vec(), says: json!({"result": "wait"}), taken: Vec::new() };
+        let own = Keeping {
+            key: token.as_bytes().to_vec(),
+            says: json!({"result": "wait"}),
+            taken: Vec::new(),
+        };
         Ok(Self(Fake::start(own, answer).await?))
     }
 
@@ -34,7 +38,8 @@ impl Gatekeeper {
     }
 
     pub fn say(&self, result: &str, message: &str) {
-        self.0.with(|own| own.says = json!({"result": result, "message": message}));
+        self.0
+            .with(|own| own.says = json!({"result": result, "message": message}));
     }
 
     /// The requests, in order.
@@ -109,12 +114,19 @@ fn measure(own: &mut Measured, asked: &Asked) -> Result<Said, (Said, String)> {
     if asked.header("authorization") != format!("Bearer {}", own.token) {
         return Err(refuse(401, "another token".to_owned()));
     }
-    let query = asked.uri.query().and_then(|text| text.strip_prefix("query=")).map(decode);
+    let query = asked
+        .uri
+        .query()
+        .and_then(|text| text.strip_prefix("query="))
+        .map(decode);
     if query.as_deref() != Some(own.query.as_bytes()) {
         return Err(refuse(400, asked.uri.to_string()));
     }
     let sample = json!({"metric": {}, "value": [1_767_225_600.123, own.value]});
-    Ok(Said::json(200, &json!({"status": "success", "data": {"resultType": "vector", "result": [sample]}})))
+    Ok(Said::json(
+        200,
+        &json!({"status": "success", "data": {"resultType": "vector", "result": [sample]}}),
+    ))
 }
 
 /// Decodes a form value.
@@ -126,7 +138,9 @@ fn decode(text: &str) -> Vec<u8> {
             b'+' => b' ',
             b'%' => {
                 let digits = [bytes.next().unwrap_or_default(), bytes.next().unwrap_or_default()];
-                let number = std::str::from_utf8(&digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                let number = std::str::from_utf8(&digits)
+                    .ok()
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok());
                 number.unwrap_or_default()
             }
             other => other,

@@ -149,8 +149,11 @@ impl GitServer {
     /// Uses an expired certificate from now on, or a valid one, of the same authority.
     pub async fn set_expired(&mut self, is_expired: bool) -> Result<()> {
         if let Some(tls) = &mut self.tls {
-            let pair =
-                if is_expired { tls.authority.issue_expired(&NAMES)? } else { tls.authority.issue(&NAMES, 24)? };
+            let pair = if is_expired {
+                tls.authority.issue_expired(&NAMES)?
+            } else {
+                tls.authority.issue(&NAMES, 24)?
+            };
             tls.acceptor = acceptor(&pair)?;
             self.stop().await;
             self.resume().await?;
@@ -160,8 +163,16 @@ impl GitServer {
 
     async fn start_with(address: IpAddr, tls: Option<Tls>) -> Result<Self> {
         let root = crate::temporary_folder("farwater-git-server-")?;
-        let shared = Arc::new(Shared { root, state: Mutex::default() });
-        let mut server = Self { shared, address: (address, 0).into(), tls, running: None };
+        let shared = Arc::new(Shared {
+            root,
+            state: Mutex::default(),
+        });
+        let mut server = Self {
+            shared,
+            address: (address, 0).into(),
+            tls,
+            running: None,
+        };
         server.resume().await?;
         Ok(server)
     }
@@ -246,7 +257,10 @@ const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 impl Tls {
     fn make() -> Result<Self> {
         let authority = Authority::new("farwater test authority")?;
-        Ok(Self { acceptor: acceptor(&authority.issue(&NAMES, 24)?)?, authority: Arc::new(authority) })
+        Ok(Self {
+            acceptor: acceptor(&authority.issue(&NAMES, 24)?)?,
+            authority: Arc::new(authority),
+        })
     }
 }
 

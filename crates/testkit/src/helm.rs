@@ -18,7 +18,10 @@ pub struct Helm {
 
 impl Helm {
     pub fn new(tools: &Tools) -> Result<Self> {
-        Ok(Self { program: tools.helm(), home: temporary_folder("farwater-helm-")? })
+        Ok(Self {
+            program: tools.helm(),
+            home: temporary_folder("farwater-helm-")?,
+        })
     }
 
     pub fn run(&self, arguments: &[&str]) -> Result<Output> {
@@ -26,7 +29,12 @@ impl Helm {
         command.env("HOME", self.home.path()).args(arguments);
         let output = command.output().context("run helm")?;
         if !output.status.success() {
-            bail!("helm {}: {}\n{}", arguments.join(" "), output.status, String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "helm {}: {}\n{}",
+                arguments.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         Ok(output)
     }
@@ -40,7 +48,12 @@ impl Helm {
 
     pub fn package_folder(&self, chart: &Path, into: &Path) -> Result<PathBuf> {
         fs::create_dir_all(into).with_context(|| format!("make {}", into.display()))?;
-        let output = self.run(&["package", &chart.to_string_lossy(), "--destination", &into.to_string_lossy()])?;
+        let output = self.run(&[
+            "package",
+            &chart.to_string_lossy(),
+            "--destination",
+            &into.to_string_lossy(),
+        ])?;
         // "Successfully packaged chart and saved it to: PATH"
         let said = String::from_utf8(output.stdout)?;
         let path = said.trim().rsplit(": ").next().map(PathBuf::from);
@@ -82,13 +95,22 @@ pub fn write_files(folder: &Path, files: &[(&str, &str)]) -> Result<()> {
 pub fn chart(name: &str, version: &str) -> Vec<(String, String)> {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-NAME\ndata:\n  version: \"VERSION\"\n  greeting: {{ .Values.greeting | quote }}\n";
     vec![
-        ("Chart.yaml".to_owned(), format!("apiVersion: v2\nname: {name}\nversion: {version}\n")),
+        (
+            "Chart.yaml".to_owned(),
+            format!("apiVersion: v2\nname: {name}\nversion: {version}\n"),
+        ),
         ("values.yaml".to_owned(), "greeting: hello\n".to_owned()),
-        ("templates/map.yaml".to_owned(), map.replace("NAME", name).replace("VERSION", version)),
+        (
+            "templates/map.yaml".to_owned(),
+            map.replace("NAME", name).replace("VERSION", version),
+        ),
     ]
 }
 
 /// The files as borrowed values, which functions take.
 pub fn borrowed(files: &[(String, String)]) -> Vec<(&str, &str)> {
-    files.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect()
+    files
+        .iter()
+        .map(|(path, content)| (path.as_str(), content.as_str()))
+        .collect()
 }

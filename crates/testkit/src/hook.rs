@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 use crate::fake::{Asked, Fake, Said};
 
 pub const PATH: &str = "/events/deploy";
-const FIELDS: [&str; 9] = ["id", "type", "thread", "sequence", "severity", "title", "details", "rollout", "services"];
+const FIELDS: [&str; 9] = [
+    "id", "type", "thread", "sequence", "severity", "title", "details", "rollout", "services",
+];
 /// Maximum age of a signature in seconds.
 const TOLERANCE: i64 = 300;
 
@@ -66,7 +68,11 @@ fn answer(state: &mut State, asked: &Asked) -> Result<Said, (Said, String)> {
         return Err((Said::status(400), "another id in the body".to_owned()));
     }
     state.taken.push(body);
-    Ok(Said { status: 204, body: String::new(), headers: Vec::new() })
+    Ok(Said {
+        status: 204,
+        body: String::new(),
+        headers: Vec::new(),
+    })
 }
 
 fn check(state: &State, asked: &Asked) -> Result<(), String> {
@@ -85,7 +91,10 @@ pub(crate) fn check_signature(key: &[u8], asked: &Asked) -> Result<(), String> {
     }
     let mut signed = format!("{id}.{time}.").into_bytes();
     signed.extend_from_slice(&asked.body);
-    let given = asked.header("webhook-signature").strip_prefix("v1,").ok_or("no signature")?;
+    let given = asked
+        .header("webhook-signature")
+        .strip_prefix("v1,")
+        .ok_or("no signature")?;
     let given = STANDARD.decode(given).map_err(|error| error.to_string())?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     hmac::verify(&key, &signed, &given).map_err(|_| "a wrong signature".to_owned())

@@ -41,7 +41,11 @@ impl Https {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(serve(listener, tls, Arc::new(answer))).abort_handle();
-        Ok(Self { address, authority, task })
+        Ok(Self {
+            address,
+            authority,
+            task,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -88,7 +92,9 @@ async fn serve(
                     Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(answer(&body)))))
                 }
             });
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

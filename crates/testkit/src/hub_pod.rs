@@ -107,7 +107,8 @@ pub async fn run(
     let mut away = Vec::new();
     for number in 0..deletions {
         let next = &watched[number as usize % watched.len()];
-        next.wait_until_before_poll(random.random_range(Duration::ZERO..ahead)).await;
+        next.wait_until_before_poll(random.random_range(Duration::ZERO..ahead))
+            .await;
         let seconds = ground.delete_pod().await?;
         for agent in &watched {
             agent.until_answered_after(now()).await?;
@@ -117,7 +118,14 @@ pub async fn run(
     }
     let changed = differences(&before, &ground.settled().await?);
     let agents = watched.iter().map(Watched::polls).collect();
-    Ok(Outcome { seed, deletions, interval_seconds: interval.as_secs(), away, agents, changed })
+    Ok(Outcome {
+        seed,
+        deletions,
+        interval_seconds: interval.as_secs(),
+        away,
+        agents,
+        changed,
+    })
 }
 
 /// Two clusters with a service each.
@@ -144,12 +152,22 @@ impl<'a> Ground<'a> {
         let hub = crate::kube::client_that_asks_once(&site.kubeconfig()).await?;
         let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
         let spec = serde_json::from_value(json!({"pollInterval": every}))?;
-        site.ours().await?.create(&PostParams::default(), &Cluster::new(WEST, spec)).await?;
+        site.ours()
+            .await?
+            .create(&PostParams::default(), &Cluster::new(WEST, spec))
+            .await?;
         let token = join_token(&hub, ADMIN_NAMESPACE, WEST).await?;
         let port = ports::free()?;
         let launch = Launch::arguments(&["--health-listen", &format!("127.0.0.1:{port}")]);
         let agent = Agent::launch(WEST, &site.path("west"), plane.kubeconfig(), token, launch)?;
-        let ground = Self { site, hub, plane, _agent: agent, port, interval };
+        let ground = Self {
+            site,
+            hub,
+            plane,
+            _agent: agent,
+            port,
+            interval,
+        };
         ground.deploy_settings().await?;
         Ok(ground)
     }
@@ -159,7 +177,11 @@ impl<'a> Ground<'a> {
         let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {level: info}\n";
         repository.commit("main", &[("all/map.yaml", map)])?;
         let spec = serde_json::from_value(json!({"url": self.site.git.url(SETTINGS)}))?;
-        self.site.ours().await?.create(&PostParams::default(), &GitRepository::new(SETTINGS, spec)).await?;
+        self.site
+            .ours()
+            .await?
+            .create(&PostParams::default(), &GitRepository::new(SETTINGS, spec))
+            .await?;
         let spec = json!({
             "clusterRef": {"name": WEST}, "targetNamespace": SETTINGS, "sourceRef": {"name": SETTINGS}, "path": "all",
         });
@@ -168,7 +190,10 @@ impl<'a> Ground<'a> {
         services.create(&PostParams::default(), &service).await?;
         wait_for("the settings to be ready", PATIENCE, || async {
             let conditions = services.get(SETTINGS).await?.status.unwrap_or_default().conditions;
-            Ok(conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True").then_some(()))
+            Ok(conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True")
+                .then_some(()))
         })
         .await
     }
@@ -178,7 +203,10 @@ impl<'a> Ground<'a> {
         let last: Mutex<Option<Objects>> = Mutex::new(None);
         let objects = wait_for("the services' objects to rest", PATIENCE, || async {
             let found = self.objects().await?;
-            let before = last.lock().unwrap_or_else(PoisonError::into_inner).replace(found.clone());
+            let before = last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .replace(found.clone());
             Ok(before.filter(|before| *before == found))
         });
         objects.await
@@ -194,9 +222,17 @@ impl<'a> Ground<'a> {
             objects.push((format!("service {name} of {namespace}"), stated));
         }
         let pod = self.site.agent_pod().await?;
-        let starts: i32 =
-            pod.status.iter().flat_map(|status| &status.container_statuses).flatten().map(|c| c.restart_count).sum();
-        objects.push(("the agent's pod".to_owned(), json!({"uid": pod.metadata.uid, "starts": starts})));
+        let starts: i32 = pod
+            .status
+            .iter()
+            .flat_map(|status| &status.container_statuses)
+            .flatten()
+            .map(|c| c.restart_count)
+            .sum();
+        objects.push((
+            "the agent's pod".to_owned(),
+            json!({"uid": pod.metadata.uid, "starts": starts}),
+        ));
         Ok(objects)
     }
 
@@ -207,45 +243,74 @@ impl<'a> Ground<'a> {
         let silence = Silence::watch(self.hub.clone());
         pods.delete(HUB_POD, &DeleteParams::default()).await?;
         let replaced = wait_for("another pod of the hub to be ready", REPLACED, || async {
-            let Some(pod) = pods.get_opt(HUB_POD).await? else { return Ok(None) };
+            let Some(pod) = pods.get_opt(HUB_POD).await? else {
+                return Ok(None);
+            };
             let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-            let is_ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+            let is_ready = conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True");
             Ok((pod.metadata.uid != old && is_ready).then_some(()))
         });
         if let Err(error) = replaced.await {
             return Err(error.context(self.site.log_of(HUB_NAMESPACE, HUB_POD).await));
         }
-        wait_for("the hub to answer again", REPLACED, || async { Ok(answers(&self.hub).await.then_some(())) }).await?;
+        wait_for("the hub to answer again", REPLACED, || async {
+            Ok(answers(&self.hub).await.then_some(()))
+        })
+        .await?;
         Ok(silence.end())
     }
 
     async fn watch_east(&self) -> Result<Watched> {
         let pod = self.site.agent_pod().await?.metadata.name.context("a pod has a name")?;
         let path = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/pods/http:{pod}:8081/proxy/metrics");
-        Ok(Watched::start(CLUSTER, self.interval, self.site.node.client().await?, path))
+        Ok(Watched::start(
+            CLUSTER,
+            self.interval,
+            self.site.node.client().await?,
+            path,
+        ))
     }
 
     fn watch_west(&self) -> Result<Watched> {
         let config = Config::new(format!("http://127.0.0.1:{}", self.port).parse()?);
-        Ok(Watched::start(WEST, self.interval, Client::try_from(config)?, "/metrics".to_owned()))
+        Ok(Watched::start(
+            WEST,
+            self.interval,
+            Client::try_from(config)?,
+            "/metrics".to_owned(),
+        ))
     }
 }
 
 fn differences(before: &Objects, after: &Objects) -> Vec<String> {
     let missing = |these: &Objects, those: &Objects| -> Vec<String> {
-        these.iter().filter(|one| !those.contains(one)).map(|(name, marks)| format!("{name} {marks}")).collect()
+        these
+            .iter()
+            .filter(|one| !those.contains(one))
+            .map(|(name, marks)| format!("{name} {marks}"))
+            .collect()
     };
     let gone = missing(before, after).into_iter().map(|one| format!("was: {one}"));
-    gone.chain(missing(after, before).into_iter().map(|one| format!("is: {one}"))).collect()
+    gone.chain(missing(after, before).into_iter().map(|one| format!("is: {one}")))
+        .collect()
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
 }
 
 async fn answers(hub: &Client) -> bool {
-    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
-    matches!(tokio::time::timeout(Duration::from_secs(1), hub.request_text(request)).await, Ok(Ok(_)))
+    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
+    matches!(
+        tokio::time::timeout(Duration::from_secs(1), hub.request_text(request)).await,
+        Ok(Ok(_))
+    )
 }
 
 /// A task that ends when this is dropped.
@@ -337,7 +402,12 @@ impl Watched {
                 tokio::time::sleep(SAMPLE).await;
             }
         });
-        Self { name, interval, seen, _task: task }
+        Self {
+            name,
+            interval,
+            seen,
+            _task: task,
+        }
     }
 
     fn seen(&self) -> Seen {
@@ -347,7 +417,12 @@ impl Watched {
     async fn until_answered_after(&self, time: u64) -> Result<()> {
         let what = format!("a poll of {} to be answered", self.name);
         let answered = wait_for(&what, REPLACED, || async {
-            Ok(self.seen().answered_at.last().is_some_and(|last| *last > time).then_some(()))
+            Ok(self
+                .seen()
+                .answered_at
+                .last()
+                .is_some_and(|last| *last > time)
+                .then_some(()))
         });
         answered.await.with_context(|| format!("{:?}", self.seen()))
     }
@@ -378,14 +453,18 @@ impl Watched {
 fn note(seen: &mut Seen, text: &str) {
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series));
-        line.and_then(|rest| rest.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
+        line.and_then(|rest| rest.trim().parse::<f64>().ok())
+            .map_or(0, |value| value as u64)
     };
     let polls = |result: &str| value(&format!("farwater_agent_polls_total{{result=\"{result}\"}}"));
     let last = value("farwater_agent_last_poll_timestamp_seconds");
     if last > 0 && seen.answered_at.last() != Some(&last) {
         seen.answered_at.push(last);
     }
-    seen.last = Counts { answered: polls("unchanged") + polls("new"), failed: polls("failed") };
+    seen.last = Counts {
+        answered: polls("unchanged") + polls("new"),
+        failed: polls("failed"),
+    };
     seen.first.get_or_insert(seen.last);
 }
 
@@ -429,9 +508,14 @@ mod tests {
 
     #[test]
     fn one_poll_may_be_missed_and_more_where_the_hub_is_away_for_longer() {
-        for (interval, away, expected) in
-            [(30, 0.0, 1), (30, 5.7, 1), (30, 16.0, 1), (30, 17.0, 2), (10, 5.0, 1), (10, 9.0, 2)]
-        {
+        for (interval, away, expected) in [
+            (30, 0.0, 1),
+            (30, 5.7, 1),
+            (30, 16.0, 1),
+            (30, 17.0, 2),
+            (10, 5.0, 1),
+            (10, 9.0, 2),
+        ] {
             assert_eq!(most_missed(interval, away), expected, "{away} s of {interval}");
         }
     }
@@ -450,7 +534,10 @@ mod tests {
             note(&mut seen, &scrape(time, failed));
         }
         assert_eq!(seen.answered_at, [100, 130, 175]);
-        assert_eq!((seen.last.failed - seen.first.unwrap().failed, seen.last.answered), (3, 176));
+        assert_eq!(
+            (seen.last.failed - seen.first.unwrap().failed, seen.last.answered),
+            (3, 176)
+        );
     }
 
     #[test]
@@ -458,6 +545,12 @@ mod tests {
         let objects = |version: u64| vec![("pods web".to_owned(), json!({"resourceVersion": version}))];
         assert!(differences(&objects(1), &objects(1)).is_empty());
         let found = differences(&objects(1), &objects(2));
-        assert_eq!(found, ["was: pods web {\"resourceVersion\":1}", "is: pods web {\"resourceVersion\":2}"]);
+        assert_eq!(
+            found,
+            [
+                "was: pods web {\"resourceVersion\":1}",
+                "is: pods web {\"resourceVersion\":2}"
+            ]
+        );
     }
 }

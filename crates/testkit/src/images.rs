@@ -48,7 +48,9 @@ impl Images {
     /// Images of the test run, which the first test that needs them builds. Without a test run, builds all of them in
     /// `dir`.
     pub fn of_run(dir: &Path) -> Result<Self> {
-        let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return Self::make(dir) };
+        let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else {
+            return Self::make(dir);
+        };
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let lock = File::create(folder.join("lock")).context("create the images' lock file")?;
         lock.lock().context("wait for another test that builds the images")?;
@@ -84,7 +86,12 @@ impl Images {
             busybox: write("busybox", BUSYBOX, &small, &start(&["/bin/sh"]))?,
             hub: write("hub", HUB, &hub(dir)?, &start(&HUB_COMMAND))?,
             agent: write("agent", AGENT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
-            agent_next: write("agent-next", AGENT_NEXT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
+            agent_next: write(
+                "agent-next",
+                AGENT_NEXT,
+                &agent_root,
+                &start(&["/usr/bin/farwater-agent"]),
+            )?,
             agent_lost: write(
                 "agent-lost",
                 AGENT_LOST,
@@ -108,18 +115,35 @@ impl Images {
     /// [`JSONNET`], for a running node.
     pub fn make_jsonnet(dir: &Path) -> Result<PathBuf> {
         let mut root = small()?;
-        root.add("programs/jsonnet", Node::program(fs::read(Tools::find_all()?.jsonnet())?));
+        root.add(
+            "programs/jsonnet",
+            Node::program(fs::read(Tools::find_all()?.jsonnet())?),
+        );
         write(dir, "jsonnet", JSONNET, &root, &start(&["/bin/sh"]))
     }
 
     pub fn all(&self) -> [&Path; 7] {
-        let Self { pause, busybox, hub, agent, agent_next, agent_broken, agent_lost } = self;
+        let Self {
+            pause,
+            busybox,
+            hub,
+            agent,
+            agent_next,
+            agent_broken,
+            agent_lost,
+        } = self;
         [pause, busybox, hub, agent, agent_next, agent_broken, agent_lost]
     }
 }
 
-const HUB_COMMAND: [&str; 6] =
-    ["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"];
+const HUB_COMMAND: [&str; 6] = [
+    "/usr/bin/farwater",
+    "hub",
+    "--data-dir",
+    "/var/lib/farwater",
+    "--listen",
+    "0.0.0.0:8443",
+];
 
 fn write(dir: &Path, name: &str, reference: &str, root: &Root, start: &Start) -> Result<PathBuf> {
     let path = dir.join(name).with_extension("tar");
@@ -133,7 +157,12 @@ fn small() -> Result<Root> {
     let mut root = Root::default();
     root.add("bin/busybox", Node::program(busybox));
     for name in ["sh", "sleep", "cat", "cp", "echo", "wc", "wget", "test"] {
-        root.add(format!("bin/{name}"), Node::Link { target: "busybox".into() });
+        root.add(
+            format!("bin/{name}"),
+            Node::Link {
+                target: "busybox".into(),
+            },
+        );
     }
     Ok(root)
 }
@@ -141,10 +170,18 @@ fn small() -> Result<Root> {
 fn hub(dir: &Path) -> Result<Root> {
     let mut root = ground("var/lib/farwater");
     add(&mut root, "usr/bin/farwater", &stripped(dir, &program("farwater")?)?)?;
-    for (path, from) in [("usr/bin/git", "/usr/bin/git"), (REMOTE_HTTP, "/usr/lib/git-core/git-remote-http")] {
+    for (path, from) in [
+        ("usr/bin/git", "/usr/bin/git"),
+        (REMOTE_HTTP, "/usr/lib/git-core/git-remote-http"),
+    ] {
         add(&mut root, path, Path::new(from))?;
     }
-    root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });
+    root.add(
+        "usr/lib/git-core/git-remote-https",
+        Node::Link {
+            target: "git-remote-http".into(),
+        },
+    );
     Ok(root)
 }
 
@@ -152,15 +189,28 @@ const REMOTE_HTTP: &str = "usr/lib/git-core/git-remote-http";
 
 fn agent(dir: &Path) -> Result<Root> {
     let mut root = ground("var/lib/farwater-agent");
-    add(&mut root, "usr/bin/farwater-agent", &stripped(dir, &program("farwater-agent")?)?)?;
+    add(
+        &mut root,
+        "usr/bin/farwater-agent",
+        &stripped(dir, &program("farwater-agent")?)?,
+    )?;
     add(&mut root, "usr/bin/farwater-render", &Tools::find_all()?.renderer())?;
     Ok(root)
 }
 
 fn ground(state: &str) -> Root {
     let mut root = Root::default();
-    root.add("etc/passwd", Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::/{state}:/\n")));
-    root.add(state, Node::Folder { mode: 0o700, owner: USER });
+    root.add(
+        "etc/passwd",
+        Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::/{state}:/\n")),
+    );
+    root.add(
+        state,
+        Node::Folder {
+            mode: 0o700,
+            owner: USER,
+        },
+    );
     root.add("tmp", Node::Folder { mode: 0o1777, owner: 0 });
     root
 }
@@ -191,9 +241,18 @@ fn add(root: &mut Root, path: &str, program: &Path) -> Result<()> {
     let mut libraries = Libraries::new();
     // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and a line with only the path of the loader.
     for line in text.lines() {
-        let place = line.rsplit("=> ").next().and_then(|rest| rest.trim().split(" (").next());
-        let Some(place) = place.filter(|place| place.starts_with('/')) else { continue };
-        let name = Path::new(place).file_name().context("a library has a name")?.to_string_lossy().into_owned();
+        let place = line
+            .rsplit("=> ")
+            .next()
+            .and_then(|rest| rest.trim().split(" (").next());
+        let Some(place) = place.filter(|place| place.starts_with('/')) else {
+            continue;
+        };
+        let name = Path::new(place)
+            .file_name()
+            .context("a library has a name")?
+            .to_string_lossy()
+            .into_owned();
         let content = fs::read(place).with_context(|| format!("read {place}"))?;
         libraries.insert(name, (place.trim_start_matches('/').into(), content));
     }

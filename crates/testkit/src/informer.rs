@@ -38,7 +38,10 @@ impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.faults.is_empty(), "{}", self.faults.join("\n"));
         let counts = [self.writes, self.refused, self.judged, self.events, self.compared];
-        ensure!(counts.iter().all(|count| *count > 0) && self.leaders > 1, "little happened: {self:?}");
+        ensure!(
+            counts.iter().all(|count| *count > 0) && self.leaders > 1,
+            "little happened: {self:?}"
+        );
         Ok(())
     }
 }

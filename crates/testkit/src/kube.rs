@@ -57,14 +57,22 @@ pub struct PlaneOptions {
 impl Default for PlaneOptions {
     /// A plane on which workloads become healthy.
     fn default() -> Self {
-        Self { nodes: 2, scheduler: true, audited: false }
+        Self {
+            nodes: 2,
+            scheduler: true,
+            audited: false,
+        }
     }
 }
 
 impl PlaneOptions {
     /// A plane for objects only: no Pod ever runs.
     pub fn without_nodes() -> Self {
-        Self { nodes: 0, scheduler: false, audited: false }
+        Self {
+            nodes: 0,
+            scheduler: false,
+            audited: false,
+        }
     }
 
     fn parts(&self) -> Vec<Part> {
@@ -116,20 +124,30 @@ impl Plane {
 
     pub(crate) async fn start_at(options: PlaneOptions, place: Place) -> Result<Self> {
         let tools = Tools::find()?;
-        start_with_retries(|| Self::attempt(&tools, &options, place)).await.context("start a Kubernetes control plane")
+        start_with_retries(|| Self::attempt(&tools, &options, place))
+            .await
+            .context("start a Kubernetes control plane")
     }
 
     /// Starts another plane with everything that this one stores, as if a cluster's etcd was restored elsewhere while
     /// the cluster continues. It has the same objects with their uids and versions, and the same users. After that the
     /// planes are independent.
     pub async fn copy(&self) -> Result<Self> {
-        let running = self.running.as_ref().context("the plane is shared: a test must not touch its parts")?;
-        start_with_retries(|| running.copy()).await.context("copy a Kubernetes control plane")
+        let running = self
+            .running
+            .as_ref()
+            .context("the plane is shared: a test must not touch its parts")?;
+        start_with_retries(|| running.copy())
+            .await
+            .context("copy a Kubernetes control plane")
     }
 
     /// A plane that another process runs, such as the test run.
     pub fn existing(kubeconfig: impl Into<PathBuf>) -> Self {
-        Self { kubeconfig: kubeconfig.into(), running: None }
+        Self {
+            kubeconfig: kubeconfig.into(),
+            running: None,
+        }
     }
 
     async fn attempt(tools: &Tools, options: &PlaneOptions, place: Place) -> Result<Self> {
@@ -143,7 +161,11 @@ impl Plane {
 
     async fn run(settings: Settings, dir: tempfile::TempDir, parts: &[Part]) -> Result<Self> {
         let kubeconfig = settings.kubeconfig();
-        let mut running = Running { parts: BTreeMap::new(), settings, dir };
+        let mut running = Running {
+            parts: BTreeMap::new(),
+            settings,
+            dir,
+        };
         for part in parts {
             running.start(*part)?;
             if *part == Part::ApiServer {
@@ -151,7 +173,10 @@ impl Plane {
                 kubeconfig::write(&kubeconfig, &running.settings)?;
             }
         }
-        Ok(Self { kubeconfig, running: Some(running) })
+        Ok(Self {
+            kubeconfig,
+            running: Some(running),
+        })
     }
 
     /// The kubeconfig for kubectl and an agent. Its current context is [`ADMIN`]'s.
@@ -183,21 +208,35 @@ impl Plane {
     /// the plane is thrown away anyway.
     pub async fn namespace(&self, prefix: &str) -> Result<String> {
         let name = unique_name(prefix);
-        let object = Namespace { metadata: named(&name), ..Namespace::default() };
+        let object = Namespace {
+            metadata: named(&name),
+            ..Namespace::default()
+        };
         let api: Api<Namespace> = Api::all(self.client().await?);
-        api.create(&PostParams::default(), &object).await.with_context(|| format!("create namespace {name}"))?;
+        api.create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("create namespace {name}"))?;
         Ok(name)
     }
 
     /// The process of a part, to pause, kill or measure it. Only for an own plane.
     pub fn part(&mut self, part: Part) -> Result<&mut Process> {
-        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
-        running.parts.get_mut(&part).with_context(|| format!("the plane runs no {part:?}"))
+        let running = self
+            .running
+            .as_mut()
+            .context("the plane is shared: a test must not touch its parts")?;
+        running
+            .parts
+            .get_mut(&part)
+            .with_context(|| format!("the plane runs no {part:?}"))
     }
 
     /// Restarts a killed part on the same port and data, and waits until the API answers.
     pub async fn restart(&mut self, part: Part) -> Result<()> {
-        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
+        let running = self
+            .running
+            .as_mut()
+            .context("the plane is shared: a test must not touch its parts")?;
         running.parts.remove(&part);
         running.start(part)?;
         running.api_server_ready().await
@@ -210,7 +249,9 @@ impl Plane {
         let api: Api<Node> = Api::all(self.client().await?);
         for n in 1..=count {
             let node = flags::node(&format!("node-{n}"))?;
-            api.create(&PostParams::default(), &node).await.with_context(|| format!("create node-{n}"))?;
+            api.create(&PostParams::default(), &node)
+                .await
+                .with_context(|| format!("create node-{n}"))?;
         }
         Ok(())
     }
@@ -226,7 +267,12 @@ impl Plane {
         .with_context(|| self.tails())?;
         let api: Api<Node> = Api::all(client);
         wait_for("the KWOK nodes to be ready", READY, || async {
-            let ready = api.list(&Default::default()).await?.into_iter().filter(node_is_ready).count();
+            let ready = api
+                .list(&Default::default())
+                .await?
+                .into_iter()
+                .filter(node_is_ready)
+                .count();
             Ok((ready >= nodes).then_some(()))
         })
         .await
@@ -235,7 +281,10 @@ impl Plane {
 
     fn tails(&self) -> String {
         let parts = self.running.iter().flat_map(|running| &running.parts);
-        parts.map(|(part, process)| format!("--- {part:?}\n{}", process.tail())).collect::<Vec<_>>().join("\n")
+        parts
+            .map(|(part, process)| format!("--- {part:?}\n{}", process.tail()))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
@@ -286,7 +335,10 @@ where
 /// `_2`. A single test that is run by hand starts its own plane, once per process.
 pub async fn shared(n: usize) -> Result<&'static Plane> {
     static PLANES: [OnceCell<Plane>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
-    let cell = n.checked_sub(1).and_then(|index| PLANES.get(index)).context("the shared planes are number 1 and 2")?;
+    let cell = n
+        .checked_sub(1)
+        .and_then(|index| PLANES.get(index))
+        .context("the shared planes are number 1 and 2")?;
     cell.get_or_try_init(|| async move {
         match std::env::var_os(plane_variable(n)) {
             Some(kubeconfig) => Ok(Plane::existing(kubeconfig)),
@@ -315,8 +367,13 @@ pub async fn client_that_asks_once(kubeconfig: &Path) -> Result<Client> {
 
 async fn configuration(kubeconfig: &Path, context: Option<&str>) -> Result<Config> {
     let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let mut config = Config::from_custom_kubeconfig(file, &options).await.context("use the kubeconfig")?;
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let mut config = Config::from_custom_kubeconfig(file, &options)
+        .await
+        .context("use the kubeconfig")?;
     // Servers of tests are on this machine, so ignore proxies from the environment.
     config.proxy_url = None;
     Ok(config)
@@ -325,11 +382,19 @@ async fn configuration(kubeconfig: &Path, context: Option<&str>) -> Result<Confi
 /// A Kubernetes name that no other test run or test uses: `prefix-<process>-<number>`.
 pub fn unique_name(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("{prefix}-{:x}-{:04x}-{}", std::process::id(), rand::random::<u16>(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{prefix}-{:x}-{:04x}-{}",
+        std::process::id(),
+        rand::random::<u16>(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 fn named(name: &str) -> ObjectMeta {
-    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    }
 }
 
 pub(crate) fn node_is_ready(node: &Node) -> bool {

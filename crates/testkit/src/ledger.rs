@@ -67,8 +67,16 @@ pub struct Outcome {
 impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.lost.is_empty(), "acknowledged writes were lost: {:?}", self.lost);
-        ensure!(self.resurrected.is_empty(), "acknowledged deletes came back: {:?}", self.resurrected);
-        ensure!(self.watch_faults.is_empty(), "watches had gaps or went back: {:?}", self.watch_faults);
+        ensure!(
+            self.resurrected.is_empty(),
+            "acknowledged deletes came back: {:?}",
+            self.resurrected
+        );
+        ensure!(
+            self.watch_faults.is_empty(),
+            "watches had gaps or went back: {:?}",
+            self.watch_faults
+        );
         Ok(())
     }
 }
@@ -91,10 +99,15 @@ impl KillableHub {
     pub async fn new(hub: crate::Hub, namespace: &str) -> Result<Self> {
         let client = hub.client().await?;
         let namespace = Namespace {
-            metadata: ObjectMeta { name: Some(namespace.to_owned()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
             ..Namespace::default()
         };
-        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+        Api::<Namespace>::all(client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await?;
         Ok(Self { hub, client })
     }
 }
@@ -170,13 +183,20 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
         let ready = Instant::now();
         let before = state.acknowledged.load(Ordering::Relaxed);
         tokio::time::sleep(load.between.mul_f64(random.random_range(0.1..1.0))).await;
-        wait_for(&format!("{} writes before kill {kill}", load.writes), LONGEST_WAIT, async || {
-            let since = state.acknowledged.load(Ordering::Relaxed) - before;
-            Ok((since >= load.writes).then_some(()))
-        })
+        wait_for(
+            &format!("{} writes before kill {kill}", load.writes),
+            LONGEST_WAIT,
+            async || {
+                let since = state.acknowledged.load(Ordering::Relaxed) - before;
+                Ok((since >= load.writes).then_some(()))
+            },
+        )
         .await?;
         up += ready.elapsed();
-        server.kill_and_restart().await.with_context(|| format!("restart after kill {kill}"))?;
+        server
+            .kill_and_restart()
+            .await
+            .with_context(|| format!("restart after kill {kill}"))?;
         progress(kill, state.acknowledged.load(Ordering::Relaxed));
     }
     let ready = Instant::now();
@@ -204,21 +224,34 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
             .context("a watcher did not reach the end")??;
         outcome.events += watcher.seen.len() as u64;
         outcome.watch_faults.extend(watcher.faults.iter().cloned());
-        outcome.watch_faults.extend(compare(&state.lock(&state.ledger), &first, &watcher.seen, &last));
+        outcome
+            .watch_faults
+            .extend(compare(&state.lock(&state.ledger), &first, &watcher.seen, &last));
     }
     Ok(outcome)
 }
 
 /// The existing objects, and the version of the list.
 async fn list(client: &Client, namespace: &str) -> Result<(Picture, u64)> {
-    let list = Api::<ConfigMap>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
+    let list = Api::<ConfigMap>::namespaced(client.clone(), namespace)
+        .list(&ListParams::default())
+        .await?;
     let version = list.metadata.resource_version.context("a list has a resourceVersion")?;
-    let picture = list.items.iter().map(|object| (object.name_any(), value_of(object))).collect();
+    let picture = list
+        .items
+        .iter()
+        .map(|object| (object.name_any(), value_of(object)))
+        .collect();
     Ok((picture, version.parse().context("a resourceVersion is a number")?))
 }
 
 fn value_of(object: &ConfigMap) -> String {
-    object.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default()
+    object
+        .data
+        .as_ref()
+        .and_then(|data| data.get("value"))
+        .cloned()
+        .unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -298,9 +331,20 @@ impl Writer {
     fn object(&mut self, name: &str, version: Option<String>) -> (ConfigMap, String) {
         self.serial += 1;
         let value = format!("{}-{}", name, self.serial);
-        let metadata = ObjectMeta { name: Some(name.to_owned()), resource_version: version, ..ObjectMeta::default() };
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            resource_version: version,
+            ..ObjectMeta::default()
+        };
         let data = Some(BTreeMap::from([("value".to_owned(), value.clone())]));
-        (ConfigMap { metadata, data, ..ConfigMap::default() }, value)
+        (
+            ConfigMap {
+                metadata,
+                data,
+                ..ConfigMap::default()
+            },
+            value,
+        )
     }
 
     async fn create(&mut self, name: &str) -> Result<()> {
@@ -329,7 +373,9 @@ impl Writer {
     ) -> Result<()> {
         let known = match (answer, after) {
             (Ok(Some(object)), Some(value)) => {
-                let version = object.resource_version().context("a written object has a resourceVersion")?;
+                let version = object
+                    .resource_version()
+                    .context("a written object has a resourceVersion")?;
                 self.note_written(name, &version, &value)?;
                 self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
                 Known::Present { value, version }
@@ -357,13 +403,19 @@ impl Writer {
 
     fn note_written(&self, name: &str, version: &str, value: &str) -> Result<()> {
         let version = version.parse().context("a resourceVersion is a number")?;
-        self.state.lock(&self.state.ledger).written.insert(version, (name.to_owned(), value.to_owned()));
+        self.state
+            .lock(&self.state.ledger)
+            .written
+            .insert(version, (name.to_owned(), value.to_owned()));
         Ok(())
     }
 
     fn note_deleted(&self, name: &str, value: Option<String>) {
         if let Some(value) = value {
-            self.state.lock(&self.state.ledger).deleted.insert((name.to_owned(), value));
+            self.state
+                .lock(&self.state.ledger)
+                .deleted
+                .insert((name.to_owned(), value));
         }
     }
 
@@ -380,12 +432,18 @@ impl Writer {
         let value = found.as_ref().and_then(|o| o.data.as_ref()?.get("value").cloned());
         let fine = match &known {
             Known::Absent => value.is_none(),
-            Known::Present { value: acknowledged, .. } => value.as_ref() == Some(acknowledged),
+            Known::Present {
+                value: acknowledged, ..
+            } => value.as_ref() == Some(acknowledged),
             Known::Open { before, after } => value == *before || value == *after,
         };
         if !fine {
             let report = format!("{name}: known {known:?}, found {value:?}");
-            let list = if matches!(known, Known::Absent) { &self.state.resurrected } else { &self.state.lost };
+            let list = if matches!(known, Known::Absent) {
+                &self.state.resurrected
+            } else {
+                &self.state.lost
+            };
             self.state.lock(list).push(report);
         }
         // The write took effect, although its answer was lost. Watchers must see it too.

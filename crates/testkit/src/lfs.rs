@@ -31,13 +31,17 @@ pub struct Lfs {
 /// Content that Git stores for a large file.
 pub fn pointer(content: &[u8]) -> String {
     let oid = hex::encode(Sha256::digest(content));
-    format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", content.len())
+    format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n",
+        content.len()
+    )
 }
 
 impl Lfs {
     /// Stores a large file and returns its pointer.
     pub fn put(&mut self, content: &[u8]) -> String {
-        self.objects.insert(hex::encode(Sha256::digest(content)), content.to_vec());
+        self.objects
+            .insert(hex::encode(Sha256::digest(content)), content.to_vec());
         pointer(content)
     }
 

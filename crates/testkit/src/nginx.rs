@@ -19,7 +19,10 @@ use crate::{
     temporary_folder,
 };
 
-pub const NGINX: Package = Package { program: "/usr/sbin/nginx", debian: "nginx" };
+pub const NGINX: Package = Package {
+    program: "/usr/sbin/nginx",
+    debian: "nginx",
+};
 const READY: Duration = Duration::from_secs(30);
 
 /// How it handles WebSockets in front of a hub.
@@ -64,13 +67,20 @@ impl Nginx {
         let config = write("nginx.conf", &configuration(port, server))?;
         let mut command = bare_command(NGINX.program);
         // nginx opens this log before it reads its configuration.
-        command.arg("-p").arg(folder.path()).arg("-c").arg(config).args(["-e", "stderr"]);
+        command
+            .arg("-p")
+            .arg(folder.path())
+            .arg("-c")
+            .arg(config)
+            .args(["-e", "stderr"]);
         let mut process = Process::spawn("nginx", command, &folder.path().join("nginx.log"))?;
         let probe = || async {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
             Ok(())
         };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start nginx")?;
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start nginx")?;
         Ok(Self { port, process, folder })
     }
 
@@ -111,7 +121,10 @@ fn before_hub(hub: u16, websockets: WebSockets) -> String {
     let connections = match websockets {
         WebSockets::Passed(silence) => {
             let upgrade = "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;";
-            location(CONNECTION_PATH, &format!("{upgrade} proxy_read_timeout {}s;", silence.as_secs()))
+            location(
+                CONNECTION_PATH,
+                &format!("{upgrade} proxy_read_timeout {}s;", silence.as_secs()),
+            )
         }
         WebSockets::Refused => String::new(),
     };

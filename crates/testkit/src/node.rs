@@ -56,7 +56,10 @@ pub struct Node {
 impl Node {
     /// `images`: tar files of [`crate::images`] or of `cargo xtask image`.
     pub async fn start(images: &[&Path]) -> Result<Self> {
-        ensure!(is_root(), "a real node needs root, because it creates namespaces and mounts");
+        ensure!(
+            is_root(),
+            "a real node needs root, because it creates namespaces and mounts"
+        );
         packages::require(&packages::NODE)?;
         let tools = Tools::find_all()?;
         // Paths of sockets must be short.
@@ -66,12 +69,30 @@ impl Node {
         for image in images {
             containerd::import(dir.path(), &namespaces, image)?;
         }
-        let place = Place { address: namespaces.address, network_of: Some(namespaces.process) };
-        let plane = Plane::start_at(PlaneOptions { scheduler: true, ..PlaneOptions::without_nodes() }, place).await?;
+        let place = Place {
+            address: namespaces.address,
+            network_of: Some(namespaces.process),
+        };
+        let plane = Plane::start_at(
+            PlaneOptions {
+                scheduler: true,
+                ..PlaneOptions::without_nodes()
+            },
+            place,
+        )
+        .await?;
         let kubelet = kubelet::start(&tools, dir.path(), &namespaces, &plane)?;
         let proxy = kubelet::start_proxy(&tools, dir.path(), &namespaces, &plane)?;
         let dns = dns::start(&tools, dir.path(), &namespaces, &plane)?;
-        let mut node = Self { kubelet, proxy, dns, containerd, plane, namespaces, dir };
+        let mut node = Self {
+            kubelet,
+            proxy,
+            dns,
+            containerd,
+            plane,
+            namespaces,
+            dir,
+        };
         node.ready().await?;
         Ok(node)
     }
@@ -131,7 +152,10 @@ impl Node {
             },
         }))?;
         let volumes: Api<PersistentVolume> = Api::all(self.client().await?);
-        volumes.create(&PostParams::default(), &volume).await.with_context(|| format!("create volume {name}"))?;
+        volumes
+            .create(&PostParams::default(), &volume)
+            .await
+            .with_context(|| format!("create volume {name}"))?;
         Ok(folder)
     }
 

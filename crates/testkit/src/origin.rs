@@ -67,7 +67,10 @@ struct Shared {
 
 enum Behind {
     Folder(PathBuf),
-    Server { port: u16, client: Box<Client<HttpConnector, Full<Bytes>>> },
+    Server {
+        port: u16,
+        client: Box<Client<HttpConnector, Full<Bytes>>>,
+    },
 }
 
 #[derive(Default)]
@@ -103,7 +106,10 @@ impl<'a> UnderWay<'a> {
         let (of_one, of_all) = (*of_one, state.under_way.values().sum());
         state.most.of_all = state.most.of_all.max(of_all);
         state.most.of_one_path = state.most.of_one_path.max(of_one);
-        Self { shared, path: path.to_owned() }
+        Self {
+            shared,
+            path: path.to_owned(),
+        }
     }
 }
 
@@ -143,9 +149,17 @@ impl Origin {
 
     async fn start(behind: Behind, tls: Option<&Pair>) -> Result<Self> {
         let tls = tls.map(|pair| acceptor(pair, None)).transpose()?;
-        let shared = Arc::new(Shared { behind, state: Mutex::default() });
-        let mut origin =
-            Self { shared, address: (Ipv4Addr::LOCALHOST, 0).into(), is_tls: tls.is_some(), tls, task: None };
+        let shared = Arc::new(Shared {
+            behind,
+            state: Mutex::default(),
+        });
+        let mut origin = Self {
+            shared,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            is_tls: tls.is_some(),
+            tls,
+            task: None,
+        };
         origin.resume().await?;
         Ok(origin)
     }
@@ -154,7 +168,11 @@ impl Origin {
     pub async fn resume(&mut self) -> Result<()> {
         let listener = ports::listen(self.address).await?;
         self.address = listener.local_addr()?;
-        self.task = Some(tokio::spawn(accept(listener, Arc::clone(&self.shared), self.tls.clone())));
+        self.task = Some(tokio::spawn(accept(
+            listener,
+            Arc::clone(&self.shared),
+            self.tls.clone(),
+        )));
         Ok(())
     }
 
@@ -221,7 +239,12 @@ impl Origin {
 
     /// Number of requests whose path contains this part.
     pub fn count(&self, part: &str) -> usize {
-        self.shared.state().seen.iter().filter(|seen| seen.path.contains(part)).count()
+        self.shared
+            .state()
+            .seen
+            .iter()
+            .filter(|seen| seen.path.contains(part))
+            .count()
     }
 
     pub fn most_at_once(&self) -> Most {
@@ -293,7 +316,11 @@ async fn answer(
     is_certified: bool,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str())
+        .to_owned();
     let header = request.headers().get(header::AUTHORIZATION);
     let authorization = header.and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (auth, fault) = {
@@ -302,7 +329,13 @@ async fn answer(
         let fault = found.max_by_key(|(part, _)| part.len()).map(|(_, fault)| fault.clone());
         (state.auth.clone(), fault.unwrap_or_default())
     };
-    let mut seen = Seen { method: request.method().to_string(), path, authorization, is_certified, status: 0 };
+    let mut seen = Seen {
+        method: request.method().to_string(),
+        path,
+        authorization,
+        is_certified,
+        status: 0,
+    };
     // Record the request before its answer, because some requests never get one.
     let number = {
         let mut state = shared.state();
@@ -336,14 +369,20 @@ async fn respond(
     };
     if wanted.is_some_and(|wanted| authorization != Some(wanted.as_str())) {
         let mut response = plain(StatusCode::UNAUTHORIZED, "who are you?");
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"test\""));
+        response.headers_mut().insert(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static("Basic realm=\"test\""),
+        );
         return response;
     }
     match fault {
         Fault::Delay(pause) => tokio::time::sleep(pause).await,
         Fault::Stall => std::future::pending().await,
         Fault::Status(status) => {
-            return plain(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "fault");
+            return plain(
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                "fault",
+            );
         }
         Fault::Redirect(to) => {
             let mut response = plain(StatusCode::TEMPORARY_REDIRECT, "");
@@ -364,7 +403,11 @@ async fn respond(
             let (mut parts, body) = response.into_parts();
             // A shortened answer must look as if more data followed.
             parts.headers.remove(header::TRANSFER_ENCODING);
-            let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            let bytes = body
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
             Response::from_parts(parts, StreamBody::new(pieces(bytes, fault)).boxed_unsync())
         }
         _ => response,
@@ -379,7 +422,10 @@ fn serve(folder: &Path, request: &Request<Incoming>, without_validators: bool) -
     }
     let content = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
     let etag = format!("\"{}\"", hex::encode(Sha256::digest(&content)));
-    let known = request.headers().get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let known = request
+        .headers()
+        .get(header::IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok());
     if !without_validators && known == Some(etag.as_str()) {
         return Ok(plain(StatusCode::NOT_MODIFIED, ""));
     }
@@ -401,13 +447,18 @@ async fn forward(
     // Keep the Host header, because servers build their own addresses with it.
     let body = body.collect().await.context("read the request")?.to_bytes();
     let is_head = parts.method == Method::HEAD;
-    let response =
-        client.request(Request::from_parts(parts, Full::new(body))).await.context("ask the server behind")?;
+    let response = client
+        .request(Request::from_parts(parts, Full::new(body)))
+        .await
+        .context("ask the server behind")?;
     let (parts, body) = response.into_parts();
     if is_head {
         return Ok(Response::from_parts(parts, full(Vec::new())));
     }
-    Ok(Response::from_parts(parts, body.map_err(std::io::Error::other).boxed_unsync()))
+    Ok(Response::from_parts(
+        parts,
+        body.map_err(std::io::Error::other).boxed_unsync(),
+    ))
 }
 
 fn full(content: impl Into<Bytes>) -> Body {

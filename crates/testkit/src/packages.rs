@@ -11,21 +11,54 @@ pub struct Package {
     pub debian: &'static str,
 }
 
-pub const GIT: Package = Package { program: "git", debian: "git" };
+pub const GIT: Package = Package {
+    program: "git",
+    debian: "git",
+};
 /// For the tests of the page.
-pub const CHROMIUM: Package = Package { program: "chromium", debian: "chromium" };
+pub const CHROMIUM: Package = Package {
+    program: "chromium",
+    debian: "chromium",
+};
 
 /// For a real node. Its idle pods run busybox.
 pub const NODE: [Package; 9] = [
-    Package { program: "containerd", debian: "containerd" },
-    Package { program: "ctr", debian: "containerd" },
-    Package { program: "runc", debian: "runc" },
-    Package { program: "/usr/lib/cni/ptp", debian: "containernetworking-plugins" },
-    Package { program: "iptables", debian: "iptables" },
-    Package { program: "ip", debian: "iproute2" },
-    Package { program: "unshare", debian: "util-linux" },
-    Package { program: "nsenter", debian: "util-linux" },
-    Package { program: "/bin/busybox", debian: "busybox-static" },
+    Package {
+        program: "containerd",
+        debian: "containerd",
+    },
+    Package {
+        program: "ctr",
+        debian: "containerd",
+    },
+    Package {
+        program: "runc",
+        debian: "runc",
+    },
+    Package {
+        program: "/usr/lib/cni/ptp",
+        debian: "containernetworking-plugins",
+    },
+    Package {
+        program: "iptables",
+        debian: "iptables",
+    },
+    Package {
+        program: "ip",
+        debian: "iproute2",
+    },
+    Package {
+        program: "unshare",
+        debian: "util-linux",
+    },
+    Package {
+        program: "nsenter",
+        debian: "util-linux",
+    },
+    Package {
+        program: "/bin/busybox",
+        debian: "busybox-static",
+    },
 ];
 
 /// Makes sure that the programs exist. As root on Debian it installs missing packages and says which. Otherwise the
@@ -48,12 +81,21 @@ pub fn require(packages: &[Package]) -> Result<()> {
     let command = format!("apt-get install --no-install-recommends {}", names.join(" "));
     if !is_root() || !Path::new("/etc/debian_version").exists() {
         let programs: Vec<_> = missing.iter().map(|package| package.program).collect();
-        bail!("programs are missing: {}. On Debian: sudo {command}", programs.join(", "));
+        bail!(
+            "programs are missing: {}. On Debian: sudo {command}",
+            programs.join(", ")
+        );
     }
     eprintln!("installing Debian packages: {}", names.join(" "));
     apt_get(&["update"])?;
     // Installing a server would start it as a service, which we don't want.
-    let mut install = vec!["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
+    let mut install = vec![
+        "install",
+        "--yes",
+        "--no-install-recommends",
+        "-o",
+        "DPkg::Lock::Timeout=300",
+    ];
     install.extend(names);
     apt_get(&install)
 }
@@ -70,7 +112,12 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
         .output()
         .context("run apt-get")?;
     if !output.status.success() {
-        bail!("apt-get {}: {}\n{}", arguments.join(" "), output.status, String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "apt-get {}: {}\n{}",
+            arguments.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     Ok(())
 }
@@ -82,5 +129,8 @@ fn on_path(program: &str) -> bool {
 }
 
 pub(crate) fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

@@ -27,16 +27,30 @@ pub fn free() -> Result<u16> {
     let range = range_below(&fs::read_to_string(CLIENTS).unwrap_or_default());
     // Each user of the machine has their own file, because a shared folder may refuse the files of other users.
     let path = std::env::temp_dir().join(format!("farwater-ports-{}", fs::metadata("/proc/self")?.uid()));
-    let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let open = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
     let mut file = open.with_context(|| format!("open {}", path.display()))?;
-    file.lock().with_context(|| format!("wait for the lock of {}", path.display()))?;
+    file.lock()
+        .with_context(|| format!("wait for the lock of {}", path.display()))?;
 
     let mut next = String::new();
-    file.read_to_string(&mut next).with_context(|| format!("read {}", path.display()))?;
-    let next = next.trim().parse().ok().filter(|port| range.contains(port)).unwrap_or(range.start);
+    file.read_to_string(&mut next)
+        .with_context(|| format!("read {}", path.display()))?;
+    let next = next
+        .trim()
+        .parse()
+        .ok()
+        .filter(|port| range.contains(port))
+        .unwrap_or(range.start);
     let mut candidates = (next..range.end).chain(range.start..next);
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    let port = candidates.find(is_free).with_context(|| format!("all ports of {range:?} are in use"))?;
+    let port = candidates
+        .find(is_free)
+        .with_context(|| format!("all ports of {range:?} are in use"))?;
 
     file.rewind()?;
     // Always five digits, so that no old digits remain. The lock ends with the file.
@@ -48,7 +62,10 @@ pub fn free() -> Result<u16> {
 /// same.
 fn range_below(clients: &str) -> Range<u16> {
     let first = clients.split_whitespace().next().and_then(|port| port.parse().ok());
-    RANGE.start..first.filter(|first| RANGE.contains(first) && *first > RANGE.start).unwrap_or(RANGE.end)
+    RANGE.start
+        ..first
+            .filter(|first| RANGE.contains(first) && *first > RANGE.start)
+            .unwrap_or(RANGE.end)
 }
 
 /// Listens at the address. For port 0 it chooses a port that no client takes while the server is stopped. An earlier
@@ -77,8 +94,9 @@ mod tests {
     #[test]
     fn a_port_is_given_to_one_test_and_to_no_client() {
         // Threads share the file in the same way as processes.
-        let tests: Vec<_> =
-            (0..8).map(|_| thread::spawn(|| (0..20).map(|_| free().unwrap()).collect::<Vec<_>>())).collect();
+        let tests: Vec<_> = (0..8)
+            .map(|_| thread::spawn(|| (0..20).map(|_| free().unwrap()).collect::<Vec<_>>()))
+            .collect();
         let ports: Vec<u16> = tests.into_iter().flat_map(|test| test.join().unwrap()).collect();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 160, "{ports:?}");
         assert!(ports.iter().all(|port| RANGE.contains(port)), "{ports:?}");

@@ -25,7 +25,10 @@ use crate::{
 };
 
 /// The supported version.
-pub const POSTGRES: Package = Package { program: "/usr/lib/postgresql/15/bin/postgres", debian: "postgresql-15" };
+pub const POSTGRES: Package = Package {
+    program: "/usr/lib/postgresql/15/bin/postgres",
+    debian: "postgresql-15",
+};
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
 /// Variable that passes the shared server to tests: the URL of its first database.
@@ -93,12 +96,18 @@ impl Postgres {
 
     async fn start_in(folder: tempfile::TempDir, data: PathBuf, settings: &[(&str, &str)]) -> Result<Self> {
         packages::require(&[POSTGRES])?;
-        let place = Place { data, owner: owner()?, folder };
+        let place = Place {
+            data,
+            owner: owner()?,
+            folder,
+        };
         place.initialise()?;
         if settings.iter().any(|(name, _)| *name == "listen_addresses") {
             place.let_others_in()?;
         }
-        let own = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let own = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings: BTreeMap<_, _> = defaults().chain(own).collect();
         let mut attempt = 1;
         let (port, process) = loop {
@@ -111,7 +120,14 @@ impl Postgres {
             }
             attempt += 1;
         };
-        Ok(Self { port, running: Some(Running { process, place, settings }) })
+        Ok(Self {
+            port,
+            running: Some(Running {
+                process,
+                place,
+                settings,
+            }),
+        })
     }
 
     /// URL of a database of this server, with its password.
@@ -128,7 +144,11 @@ impl Postgres {
     pub async fn create_database(&self) -> Result<String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("test_{}_{number}_{:06x}", std::process::id(), rand::random_range(0..0x100_0000_u32));
+        let name = format!(
+            "test_{}_{number}_{:06x}",
+            std::process::id(),
+            rand::random_range(0..0x100_0000_u32)
+        );
         self.execute(FIRST_DATABASE, &format!("CREATE DATABASE {name}")).await?;
         Ok(self.url(&name))
     }
@@ -137,7 +157,9 @@ impl Postgres {
     pub async fn execute(&self, database: &str, sql: &str) -> Result<String> {
         let port = self.port;
         let (database, sql) = (database.to_owned(), sql.to_owned());
-        tokio::task::spawn_blocking(move || psql(port, &database, &sql)).await.context("run psql")?
+        tokio::task::spawn_blocking(move || psql(port, &database, &sql))
+            .await
+            .context("run psql")?
     }
 
     /// Sets whether transactions may write to the database, and ends existing connections.
@@ -184,24 +206,33 @@ impl Postgres {
         let server = self.own()?.process.id();
         // The parent first, so that it starts no more processes.
         signal("STOP", &server.to_string())?;
-        children(server).iter().for_each(|child| drop(signal("STOP", &child.to_string())));
+        children(server)
+            .iter()
+            .for_each(|child| drop(signal("STOP", &child.to_string())));
         Ok(())
     }
 
     pub fn resume(&mut self) -> Result<()> {
         let server = self.own()?.process.id();
-        children(server).iter().for_each(|child| drop(signal("CONT", &child.to_string())));
+        children(server)
+            .iter()
+            .for_each(|child| drop(signal("CONT", &child.to_string())));
         signal("CONT", &server.to_string())
     }
 
     /// Gives a folder for data to the user that the server runs as.
     pub fn own_folder(&self, folder: &Path) -> Result<()> {
-        let running = self.running.as_ref().context("the server is shared: a test must not change it")?;
+        let running = self
+            .running
+            .as_ref()
+            .context("the server is shared: a test must not change it")?;
         running.place.give(folder)
     }
 
     fn own(&mut self) -> Result<&mut Running> {
-        self.running.as_mut().context("the server is shared: a test must not change it")
+        self.running
+            .as_mut()
+            .context("the server is shared: a test must not change it")
     }
 }
 
@@ -226,7 +257,10 @@ pub async fn shared() -> Result<&'static Postgres> {
     SHARED
         .get_or_try_init(|| async {
             match env::var(VARIABLE) {
-                Ok(url) => Ok(Postgres { port: port_of(&url)?, running: None }),
+                Ok(url) => Ok(Postgres {
+                    port: port_of(&url)?,
+                    running: None,
+                }),
                 Err(_) => Postgres::start_unsynced().await,
             }
         })
@@ -236,7 +270,12 @@ pub async fn shared() -> Result<&'static Postgres> {
 impl Postgres {
     /// Starts a server that is fast but may lose data. For all tests that don't check the data after a crash.
     pub async fn start_unsynced() -> Result<Self> {
-        Self::start_with(&[("fsync", "off"), ("synchronous_commit", "off"), ("full_page_writes", "off")]).await
+        Self::start_with(&[
+            ("fsync", "off"),
+            ("synchronous_commit", "off"),
+            ("full_page_writes", "off"),
+        ])
+        .await
     }
 }
 
@@ -257,7 +296,9 @@ fn url(port: u16, database: &str) -> String {
 }
 
 fn port_of(url: &str) -> Result<u16> {
-    let port = url.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()?.parse().ok());
+    let port = url
+        .rsplit_once(':')
+        .and_then(|(_, rest)| rest.split('/').next()?.parse().ok());
     port.with_context(|| format!("{VARIABLE} is not the URL that the test run sets"))
 }
 
@@ -272,7 +313,9 @@ fn defaults() -> impl Iterator<Item = (String, String)> {
         // Tests are too short to need these at the usual rate.
         ("autovacuum_naptime", "10s"),
     ];
-    settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()))
+    settings
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
 fn owner() -> Result<Option<Owner>> {
@@ -280,10 +323,21 @@ fn owner() -> Result<Option<Owner>> {
         return Ok(None);
     }
     let users = fs::read_to_string("/etc/passwd").context("read /etc/passwd")?;
-    let entry = users.lines().find_map(|line| line.strip_prefix("postgres:")).context("there is no user postgres")?;
+    let entry = users
+        .lines()
+        .find_map(|line| line.strip_prefix("postgres:"))
+        .context("there is no user postgres")?;
     let mut fields = entry.split(':').skip(1);
-    let mut number = || fields.next().and_then(|field| field.parse().ok()).context("read postgres in /etc/passwd");
-    Ok(Some(Owner { user: number()?, group: number()? }))
+    let mut number = || {
+        fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .context("read postgres in /etc/passwd")
+    };
+    Ok(Some(Owner {
+        user: number()?,
+        group: number()?,
+    }))
 }
 
 fn program(name: &str, owner: Option<Owner>) -> Command {
@@ -297,7 +351,9 @@ fn program(name: &str, owner: Option<Owner>) -> Command {
 
 impl Place {
     fn give(&self, path: &Path) -> Result<()> {
-        let Some(Owner { user, group }) = self.owner else { return Ok(()) };
+        let Some(Owner { user, group }) = self.owner else {
+            return Ok(());
+        };
         chown(path, Some(user), Some(group)).with_context(|| format!("give away {}", path.display()))
     }
 
@@ -307,18 +363,28 @@ impl Place {
         self.give(self.folder.path())?;
         self.give(&self.data)?;
         let mut command = program("initdb", self.owner);
-        command.arg("--pgdata").arg(&self.data).arg("--pwfile").arg(&passwords).args([
-            "--no-sync",
-            "--no-instructions",
-            "--username",
-            USER,
-            "--encoding=UTF8",
-            "--locale=C",
-            "--auth-host=scram-sha-256",
-            "--auth-local=reject",
-        ]);
+        command
+            .arg("--pgdata")
+            .arg(&self.data)
+            .arg("--pwfile")
+            .arg(&passwords)
+            .args([
+                "--no-sync",
+                "--no-instructions",
+                "--username",
+                USER,
+                "--encoding=UTF8",
+                "--locale=C",
+                "--auth-host=scram-sha-256",
+                "--auth-local=reject",
+            ]);
         let output = command.output().context("run initdb")?;
-        ensure!(output.status.success(), "initdb {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "initdb {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 
@@ -349,8 +415,26 @@ async fn ready(process: &mut Process, port: u16) -> Result<()> {
 fn psql(port: u16, database: &str, sql: &str) -> Result<String> {
     let mut command = program("psql", None);
     command
-        .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--username", USER, "--dbname", database])
-        .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1", "--command", sql])
+        .args([
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "--username",
+            USER,
+            "--dbname",
+            database,
+        ])
+        .args([
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set",
+            "ON_ERROR_STOP=1",
+            "--command",
+            sql,
+        ])
         .env("PGPASSWORD", PASSWORD)
         .env("PGCONNECT_TIMEOUT", "10");
     let output = command.output().context("run psql")?;
@@ -362,9 +446,12 @@ fn psql(port: u16, database: &str, sql: &str) -> Result<String> {
 
 /// Processes that a server has started. Each one is its own process group.
 fn children(server: u32) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    ids.filter(|id| status(*id).is_some_and(|(_, parent)| parent == server)).collect()
+    ids.filter(|id| status(*id).is_some_and(|(_, parent)| parent == server))
+        .collect()
 }
 
 fn is_running(id: u32) -> bool {
@@ -385,14 +472,22 @@ mod tests {
     #[tokio::test]
     async fn a_server_answers_again_after_a_kill_and_a_pause() {
         let mut server = Postgres::start().await.unwrap();
-        server.execute(FIRST_DATABASE, "CREATE TABLE t AS SELECT 7 AS n").await.unwrap();
+        server
+            .execute(FIRST_DATABASE, "CREATE TABLE t AS SELECT 7 AS n")
+            .await
+            .unwrap();
         server.restart().await.unwrap();
         assert_eq!(server.execute(FIRST_DATABASE, "SELECT n FROM t").await.unwrap(), "7");
         server.pause().unwrap();
         let port = server.port;
         let asked = tokio::task::spawn_blocking(move || psql(port, FIRST_DATABASE, "SELECT n FROM t").unwrap());
         let mut asked = std::pin::pin!(asked);
-        assert!(tokio::time::timeout(Duration::from_millis(200), asked.as_mut()).await.is_err(), "it stands still");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(200), asked.as_mut())
+                .await
+                .is_err(),
+            "it stands still"
+        );
         server.resume().unwrap();
         assert_eq!(asked.await.unwrap(), "7");
     }
@@ -400,7 +495,10 @@ mod tests {
     #[tokio::test]
     async fn databases_of_the_shared_server_are_apart() {
         let server = shared().await.unwrap();
-        let (one, two) = (server.create_database().await.unwrap(), server.create_database().await.unwrap());
+        let (one, two) = (
+            server.create_database().await.unwrap(),
+            server.create_database().await.unwrap(),
+        );
         assert_ne!(one, two);
         assert_eq!(port_of(&one).unwrap(), server.port);
     }

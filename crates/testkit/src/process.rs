@@ -34,16 +34,27 @@ impl Process {
         watchdog::ensure()?;
         let file = fs::OpenOptions::new().create(true).append(true).open(log);
         let file = file.with_context(|| format!("open the log {}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0);
         let program = command.get_program().to_owned();
-        let child = command.spawn().with_context(|| format!("start {name} ({})", program.display()))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {name} ({})", program.display()))?;
         Self::started(name, child, log)
     }
 
     /// A child that was started as the leader of its own process group and writes its log itself.
     pub(crate) fn started(name: &str, child: Child, log: &Path) -> Result<Self> {
         watchdog::watch(child.id())?;
-        Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+            status: None,
+        })
     }
 
     pub fn id(&self) -> u32 {
@@ -56,7 +67,9 @@ impl Process {
 
     /// The program's whole output so far.
     pub fn output(&self) -> String {
-        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 
     /// Its exit status. None: it is running.
@@ -107,7 +120,11 @@ impl Process {
             Some(status) => Ok(status),
             None => {
                 self.kill9();
-                bail!("{} was still running {bound:?} after SIGTERM\n{}", self.name, self.tail())
+                bail!(
+                    "{} was still running {bound:?} after SIGTERM\n{}",
+                    self.name,
+                    self.tail()
+                )
             }
         }
     }
@@ -134,8 +151,15 @@ impl Process {
     pub fn resident_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS line")?;
-        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {line:?}"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("no VmRSS line")?;
+        let kilobytes: u64 = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .with_context(|| format!("read {line:?}"))?;
         Ok(kilobytes * 1024)
     }
 }
@@ -158,10 +182,16 @@ where
         for process in processes.iter_mut() {
             process.check_running()?;
         }
-        match tokio::time::timeout(bound, probe()).await.unwrap_or_else(|_| bail!("no answer")) {
+        match tokio::time::timeout(bound, probe())
+            .await
+            .unwrap_or_else(|_| bail!("no answer"))
+        {
             Ok(()) => return Ok(()),
             Err(error) if start.elapsed() > bound => {
-                let logs: Vec<_> = processes.iter().map(|p| format!("--- {}\n{}", p.name, p.tail())).collect();
+                let logs: Vec<_> = processes
+                    .iter()
+                    .map(|p| format!("--- {}\n{}", p.name, p.tail()))
+                    .collect();
                 bail!("not ready after {bound:?}: {error:#}\n{}", logs.join("\n"));
             }
             Err(_) => tokio::time::sleep(READY_PAUSE).await,
@@ -186,7 +216,10 @@ pub(crate) fn signal(name: &str, target: &str) -> Result<()> {
 /// must not change the result of a test.
 pub fn bare_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
+    command.env_clear().env(
+        "PATH",
+        std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
+    );
     command
 }
 
@@ -194,7 +227,11 @@ pub fn bare_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// environment is only what the command itself sets.
 pub fn within(process: u32, namespaces: &[&str], command: &Command) -> Command {
     let mut inside = bare_command("nsenter");
-    inside.arg("--target").arg(process.to_string()).args(namespaces).arg("--");
+    inside
+        .arg("--target")
+        .arg(process.to_string())
+        .args(namespaces)
+        .arg("--");
     inside.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         if let Some(value) = value {
@@ -225,14 +262,20 @@ mod tests {
         let child = loop {
             match process.output().trim().parse::<u32>() {
                 Ok(pid) => break pid,
-                Err(_) => assert!(start.elapsed() < Duration::from_secs(10), "the child's id was never printed"),
+                Err(_) => assert!(
+                    start.elapsed() < Duration::from_secs(10),
+                    "the child's id was never printed"
+                ),
             }
         };
         drop(process);
         // The process was killed at once, but its entry may stay a moment until init has waited for it.
         let gone = || fs::read_to_string(format!("/proc/{child}/stat")).map_or(true, |stat| stat.contains(") Z "));
         while !gone() {
-            assert!(start.elapsed() < Duration::from_secs(10), "the child outlived its parent");
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "the child outlived its parent"
+            );
         }
     }
 
@@ -245,7 +288,10 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(10));
         }
         let error = process.check_running().unwrap_err().to_string();
-        assert!(error.contains("fortune") && error.contains("exit status: 3") && error.contains("no luck"), "{error}");
+        assert!(
+            error.contains("fortune") && error.contains("exit status: 3") && error.contains("no luck"),
+            "{error}"
+        );
     }
 
     #[test]

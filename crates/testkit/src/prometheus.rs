@@ -20,8 +20,16 @@ use crate::{
     temporary_folder,
 };
 
-pub const PROMETHEUS: [Package; 2] =
-    [Package { program: "prometheus", debian: "prometheus" }, Package { program: "promtool", debian: "prometheus" }];
+pub const PROMETHEUS: [Package; 2] = [
+    Package {
+        program: "prometheus",
+        debian: "prometheus",
+    },
+    Package {
+        program: "promtool",
+        debian: "prometheus",
+    },
+];
 
 const READY: Duration = Duration::from_secs(30);
 
@@ -48,8 +56,14 @@ impl Prometheus {
             .arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let mut process = Process::spawn("Prometheus", command, &folder.path().join("prometheus.log"))?;
         let probe = || async { get(&format!("http://127.0.0.1:{port}/-/ready")).await.map(drop) };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start Prometheus")?;
-        Ok(Self { port, _process: process, _folder: folder })
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start Prometheus")?;
+        Ok(Self {
+            port,
+            _process: process,
+            _folder: folder,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -96,14 +110,26 @@ fn escape(text: &str) -> String {
 pub fn promtool(arguments: &[&str], input: &str) -> Result<String> {
     packages::require(&PROMETHEUS)?;
     let mut command: Command = bare_command("promtool");
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().context("start promtool")?;
-    child.stdin.take().context("promtool has a standard input")?.write_all(input.as_bytes())?;
+    child
+        .stdin
+        .take()
+        .context("promtool has a standard input")?
+        .write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, complained) = (text(&output.stdout), text(&output.stderr));
     if !output.status.success() {
-        bail!("promtool {}: {}\n{said}{complained}", arguments.join(" "), output.status);
+        bail!(
+            "promtool {}: {}\n{said}{complained}",
+            arguments.join(" "),
+            output.status
+        );
     }
     Ok(said)
 }

@@ -114,7 +114,9 @@ impl Recorder {
                     let recorder = recorder.clone();
                     async move { Ok::<_, Infallible>(recorder.pass_on(request).await) }
                 });
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
             });
         }
     }
@@ -141,8 +143,10 @@ impl Recorder {
         let asked = self.take_request(&request);
         let (parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut upstream =
-            http::Request::builder().method(parts.method).uri(path).header(header::HOST, self.hub.to_string());
+        let mut upstream = http::Request::builder()
+            .method(parts.method)
+            .uri(path)
+            .header(header::HOST, self.hub.to_string());
         for (name, value) in parts.headers.iter().filter(|(name, _)| *name != header::HOST) {
             upstream = upstream.header(name, value);
         }
@@ -155,12 +159,20 @@ impl Recorder {
         };
         let place = {
             let mut log = self.log();
-            log.exchanges.push(Exchange { name: String::new(), request: asked, answer });
+            log.exchanges.push(Exchange {
+                name: String::new(),
+                request: asked,
+                answer,
+            });
             log.exchanges.len() - 1
         };
         let mut answer = http::Response::new(Full::new(body));
         *answer.status_mut() = parts.status;
-        for (name, value) in parts.headers.iter().filter(|(name, _)| **name != header::TRANSFER_ENCODING) {
+        for (name, value) in parts
+            .headers
+            .iter()
+            .filter(|(name, _)| **name != header::TRANSFER_ENCODING)
+        {
             answer.headers_mut().append(name, value.clone());
         }
         Ok((answer, place))
@@ -196,7 +208,8 @@ impl Recorder {
 
     /// Sends a recorded request with an access token that was never issued.
     pub async fn ask_as_nobody(&self, name: &str, path: &str) -> Result<Exchange> {
-        self.ask_as(HeaderValue::from_static("Bearer nonsense"), name, "GET", path, None).await
+        self.ask_as(HeaderValue::from_static("Bearer nonsense"), name, "GET", path, None)
+            .await
     }
 
     async fn ask_as(
@@ -211,7 +224,10 @@ impl Recorder {
         if path != "/agent/v1/join" && path != "/agent/v1/token" {
             request = request.header(header::AUTHORIZATION, access);
         }
-        request = request.header(farwater_api::protocol::PROTOCOL_HEADER, farwater_api::protocol::PROTOCOL);
+        request = request.header(
+            farwater_api::protocol::PROTOCOL_HEADER,
+            farwater_api::protocol::PROTOCOL,
+        );
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -227,7 +243,9 @@ impl Recorder {
         let find = || {
             let mut log = self.log();
             let is_free = |n: &usize| !log.kept.iter().any(|(kept, _)| kept == n);
-            let found = (0..log.exchanges.len()).filter(is_free).find(|n| is_example(&log.exchanges[*n]))?;
+            let found = (0..log.exchanges.len())
+                .filter(is_free)
+                .find(|n| is_example(&log.exchanges[*n]))?;
             log.kept.push((found, name.to_owned()));
             Some(log.exchanges[found].clone())
         };
@@ -239,14 +257,21 @@ impl Recorder {
         let log = self.log();
         let mut kept = log.kept.clone();
         kept.sort();
-        kept.into_iter().map(|(n, name)| Exchange { name, ..log.exchanges[n].clone() }).collect()
+        kept.into_iter()
+            .map(|(n, name)| Exchange {
+                name,
+                ..log.exchanges[n].clone()
+            })
+            .collect()
     }
 }
 
 fn meant(headers: &HeaderMap) -> std::collections::BTreeMap<String, String> {
     let is_meant = |name: &str| HEADERS.contains(&name) || name.starts_with("farwater-");
     let meant = headers.iter().filter(|(name, _)| is_meant(name.as_str()));
-    meant.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect()
+    meant
+        .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
+        .collect()
 }
 
 fn decode(headers: &HeaderMap, body: &Bytes) -> Result<Vec<u8>> {

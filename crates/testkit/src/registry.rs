@@ -23,7 +23,10 @@ use crate::{
     temporary_folder,
 };
 
-pub const REGISTRY: Package = Package { program: "docker-registry", debian: "docker-registry" };
+pub const REGISTRY: Package = Package {
+    program: "docker-registry",
+    debian: "docker-registry",
+};
 const READY: Duration = Duration::from_secs(30);
 /// User of a registry with authentication. The hash is bcrypt of the password.
 pub const LOGIN: (&str, &str) = ("robot", "hunter2");
@@ -62,7 +65,11 @@ pub struct Layer {
 
 impl Layer {
     pub fn new(media_type: &str, content: Vec<u8>) -> Self {
-        Self { media_type: media_type.to_owned(), content, annotations: Value::Null }
+        Self {
+            media_type: media_type.to_owned(),
+            content,
+            annotations: Value::Null,
+        }
     }
 }
 
@@ -105,9 +112,17 @@ impl Registry {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
             Ok(())
         };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start docker-registry")?;
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start docker-registry")?;
         let login = (sign_in != SignIn::Nobody).then_some(LOGIN);
-        Ok(Self { port, login, tokens, process, _folder: folder })
+        Ok(Self {
+            port,
+            login,
+            tokens,
+            process,
+            _folder: folder,
+        })
     }
 
     /// `127.0.0.1:PORT`.
@@ -168,10 +183,16 @@ impl Registry {
         let digest = digest(content);
         let start = format!("http://{}/v2/{name}/blobs/uploads/", self.host());
         let begun = self.send(Method::POST, &start, "", Vec::new()).await?;
-        let place = begun.headers().get(header::LOCATION).context("an upload has a place")?.to_str()?.to_owned();
+        let place = begun
+            .headers()
+            .get(header::LOCATION)
+            .context("an upload has a place")?
+            .to_str()?
+            .to_owned();
         let separator = if place.contains('?') { '&' } else { '?' };
         let done = format!("{place}{separator}digest={digest}");
-        self.send(Method::PUT, &done, "application/octet-stream", content.to_vec()).await?;
+        self.send(Method::PUT, &done, "application/octet-stream", content.to_vec())
+            .await?;
         Ok(digest)
     }
 
@@ -179,7 +200,11 @@ impl Registry {
     pub async fn push_manifest(&self, name: &str, reference: &str, kind: &str, manifest: &[u8]) -> Result<String> {
         let url = format!("http://{}/v2/{name}/manifests/{reference}", self.host());
         let answer = self.send(Method::PUT, &url, kind, manifest.to_vec()).await?;
-        ensure!(answer.status() == StatusCode::CREATED, "push {reference}: {}", answer.status());
+        ensure!(
+            answer.status() == StatusCode::CREATED,
+            "push {reference}: {}",
+            answer.status()
+        );
         Ok(digest(manifest))
     }
 
@@ -213,7 +238,8 @@ impl Registry {
 
     /// Pushes files like `flux push artifact`.
     pub async fn push_files(&self, name: &str, tag: &str, files: &[(&str, &str)]) -> Result<String> {
-        self.push(name, tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, gzip(&tar(files)?)?)]).await
+        self.push(name, tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, gzip(&tar(files)?)?)])
+            .await
     }
 
     /// Adds another tag to an existing manifest.
@@ -248,7 +274,9 @@ impl Registry {
         let mut layer = Layer::new("application/vnd.dev.cosign.simplesigning.v1+json", payload);
         layer.annotations = json!({"dev.cosignproject.cosign/signature": signature});
         let tag = format!("{}.sig", digest.replace(':', "-"));
-        self.push(name, &tag, "application/vnd.oci.image.config.v1+json", &[layer]).await.map(drop)
+        self.push(name, &tag, "application/vnd.oci.image.config.v1+json", &[layer])
+            .await
+            .map(drop)
     }
 
     /// Signs like cosign 3: with a bundle that refers to the signed manifest. Without the referrers API it is listed at
@@ -276,7 +304,9 @@ impl Registry {
         }))?;
         let subject = json!({"mediaType": MANIFEST, "digest": digest, "size": 1});
         let empty = "application/vnd.oci.empty.v1+json";
-        let manifest = self.manifest(name, empty, &[Layer::new(BUNDLE, bundle)], Some(subject)).await?;
+        let manifest = self
+            .manifest(name, empty, &[Layer::new(BUNDLE, bundle)], Some(subject))
+            .await?;
         let reference = self::digest(&manifest);
         self.push_manifest(name, &reference, MANIFEST, &manifest).await?;
         let listed = json!({
@@ -286,14 +316,18 @@ impl Registry {
             }],
         });
         let tag = digest.replace(':', "-");
-        self.push_manifest(name, &tag, INDEX, &serde_json::to_vec(&listed)?).await.map(drop)
+        self.push_manifest(name, &tag, INDEX, &serde_json::to_vec(&listed)?)
+            .await
+            .map(drop)
     }
 }
 
 /// The repository in an address of the registry.
 fn name_in(url: &str) -> Option<&str> {
     let path = url.split_once("/v2/")?.1;
-    path.split_once("/blobs/").or_else(|| path.split_once("/manifests/")).map(|(name, _)| name)
+    path.split_once("/blobs/")
+        .or_else(|| path.split_once("/manifests/"))
+        .map(|(name, _)| name)
 }
 
 /// A key pair as cosign creates it.

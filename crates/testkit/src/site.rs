@@ -85,7 +85,17 @@ impl Site {
     /// Installs the hub with another image.
     pub fn install_image(&self, image: &str, more: &[&str]) -> Result<String> {
         let url = self.url();
-        let own = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", image];
+        let own = [
+            "install",
+            "--context",
+            CONTEXT,
+            "--url",
+            &url,
+            "--service-type",
+            "NodePort",
+            "--image",
+            image,
+        ];
         self.farwater(&[&own[..], more].concat())
     }
 
@@ -94,7 +104,8 @@ impl Site {
         let sets: Api<StatefulSet> = self.theirs(HUB_NAMESPACE).await?;
         let container = json!({"name": "hub", "env": [{"name": name, "value": value}]});
         let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
-        sets.patch("farwater-hub", &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        sets.patch("farwater-hub", &PatchParams::default(), &Patch::Strategic(patch))
+            .await?;
         wait_for("the hub to run with another variable", PATIENCE, || async {
             let set = sets.get("farwater-hub").await?;
             let status = set.status.unwrap_or_default();
@@ -116,7 +127,8 @@ impl Site {
     }
 
     pub fn leave(&self) -> Result<()> {
-        self.farwater(&["cluster", "leave", CLUSTER, "--context", CONTEXT]).map(drop)
+        self.farwater(&["cluster", "leave", CLUSTER, "--context", CONTEXT])
+            .map(drop)
     }
 
     /// Runs `farwater` with its own home and the node's cluster. Returns its output if it ended with 0.
@@ -129,7 +141,11 @@ impl Site {
     /// Runs `farwater`, which must end with this other code. Returns its messages.
     pub fn refused(&self, arguments: &[&str], code: i32) -> Result<String> {
         let output = self.run(arguments)?;
-        ensure!(output.status.code() == Some(code), "expected {code}: {}", told(arguments, &output));
+        ensure!(
+            output.status.code() == Some(code),
+            "expected {code}: {}",
+            told(arguments, &output)
+        );
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
@@ -139,7 +155,10 @@ impl Site {
 
     pub fn command(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = bare_command(program("farwater")?);
-        command.args(arguments).env("HOME", self.dir.path()).env("KUBECONFIG", self.node.plane().kubeconfig());
+        command
+            .args(arguments)
+            .env("HOME", self.dir.path())
+            .env("KUBECONFIG", self.node.plane().kubeconfig());
         Ok(command)
     }
 
@@ -170,27 +189,40 @@ impl Site {
     }
 
     pub async fn cluster(&self) -> Result<ClusterStatus> {
-        Ok(self.ours::<Cluster>().await?.get(CLUSTER).await?.status.unwrap_or_default())
+        Ok(self
+            .ours::<Cluster>()
+            .await?
+            .get(CLUSTER)
+            .await?
+            .status
+            .unwrap_or_default())
     }
 
     pub async fn poll_every(&self, interval: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"pollInterval": interval}}));
-        self.ours::<Cluster>().await?.patch(CLUSTER, &PatchParams::default(), &patch).await?;
+        self.ours::<Cluster>()
+            .await?
+            .patch(CLUSTER, &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 
     /// Waits until a condition of the cluster has this status. Returns its message.
     pub async fn until_cluster(&self, kind: &str, status: Option<&str>) -> Result<String> {
         // An agent that could not reach its hub retries after two minutes at the latest.
-        wait_for(&format!("the cluster to be {kind}: {status:?}"), 2 * PATIENCE, || async {
-            let conditions = self.cluster().await?.conditions;
-            let found = conditions.into_iter().find(|condition| condition.type_ == kind);
-            Ok(match (found, status) {
-                (None, None) => Some(String::new()),
-                (Some(found), Some(status)) if found.status == status => Some(found.message),
-                _ => None,
-            })
-        })
+        wait_for(
+            &format!("the cluster to be {kind}: {status:?}"),
+            2 * PATIENCE,
+            || async {
+                let conditions = self.cluster().await?.conditions;
+                let found = conditions.into_iter().find(|condition| condition.type_ == kind);
+                Ok(match (found, status) {
+                    (None, None) => Some(String::new()),
+                    (Some(found), Some(status)) if found.status == status => Some(found.message),
+                    _ => None,
+                })
+            },
+        )
         .await
     }
 
@@ -209,7 +241,10 @@ impl Site {
     pub async fn publish(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
         self.git.create(name)?.commit("main", files)?;
         let spec = serde_json::from_value(json!({"url": self.git.url(name)}))?;
-        self.ours().await?.create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
+        self.ours()
+            .await?
+            .create(&PostParams::default(), &GitRepository::new(name, spec))
+            .await?;
         Ok(())
     }
 
@@ -223,12 +258,20 @@ impl Site {
         let ready = wait_for(&what, PATIENCE, || async {
             let service: ServiceDeployment = self.ours().await?.get(name).await?;
             let conditions = service.status.unwrap_or_default().conditions;
-            Ok(conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True").then_some(()))
+            Ok(conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True")
+                .then_some(()))
         });
         let Err(error) = ready.await else { return Ok(()) };
-        let why = self.farwater(&["why", name]).unwrap_or_else(|error| format!("{error:#}"));
+        let why = self
+            .farwater(&["why", name])
+            .unwrap_or_else(|error| format!("{error:#}"));
         let agent = match self.agent_pod().await {
-            Ok(pod) => self.log_of(AGENT_NAMESPACE, &pod.metadata.name.unwrap_or_default()).await,
+            Ok(pod) => {
+                self.log_of(AGENT_NAMESPACE, &pod.metadata.name.unwrap_or_default())
+                    .await
+            }
             Err(error) => format!("{error:#}"),
         };
         Err(error.context(format!("{why}\nthe agent's log ends with:\n{agent}")))
@@ -250,14 +293,25 @@ impl Site {
             pod.metadata.deletion_timestamp.is_none()
                 && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
         };
-        pods.list(&selector).await?.items.into_iter().find(running).context("no pod of the agent runs")
+        pods.list(&selector)
+            .await?
+            .items
+            .into_iter()
+            .find(running)
+            .context("no pod of the agent runs")
     }
 
     /// The last lines of a pod's log, for a failure.
     pub async fn log_of(&self, namespace: &str, pod: &str) -> String {
-        let parameters = kube::api::LogParams { tail_lines: Some(25), ..kube::api::LogParams::default() };
+        let parameters = kube::api::LogParams {
+            tail_lines: Some(25),
+            ..kube::api::LogParams::default()
+        };
         match self.theirs::<Pod>(namespace).await {
-            Ok(pods) => pods.logs(pod, &parameters).await.unwrap_or_else(|error| error.to_string()),
+            Ok(pods) => pods
+                .logs(pod, &parameters)
+                .await
+                .unwrap_or_else(|error| error.to_string()),
             Err(error) => error.to_string(),
         }
     }
@@ -271,7 +325,12 @@ impl Site {
 fn told(arguments: &[&str], output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let words = arguments.join(" ");
-    format!("farwater {words}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
+    format!(
+        "farwater {words}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    )
 }
 
 /// All objects of these kinds in a namespace as `KIND NAME`, with values that change with the object.
@@ -290,13 +349,20 @@ pub async fn snapshot(client: &Client, namespace: &str) -> Result<Vec<(String, V
     for kind in KINDS {
         let path = format!("/{}", kind.replace("NS", &format!("namespaces/{namespace}")));
         let list: Value = client.request(http::Request::get(path).body(Vec::new())?).await?;
-        let plural = Path::new(kind).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let plural = Path::new(kind)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         for object in list["items"].as_array().into_iter().flatten() {
             let metadata = &object["metadata"];
             let marks = json!({
                 "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "generation": metadata["generation"],
             });
-            objects.push((format!("{plural} {}", metadata["name"].as_str().unwrap_or_default()), marks));
+            objects.push((
+                format!("{plural} {}", metadata["name"].as_str().unwrap_or_default()),
+                marks,
+            ));
         }
     }
     objects.sort_by(|a, b| a.0.cmp(&b.0));

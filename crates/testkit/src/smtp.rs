@@ -42,7 +42,8 @@ pub struct Mail {
 impl Mail {
     pub fn header(&self, name: &str) -> Option<&str> {
         let head = self.text.split("\r\n\r\n").next().unwrap_or_default();
-        head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        head.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
@@ -86,7 +87,13 @@ impl SmtpServer {
         let address = listener.local_addr()?;
         let state = Arc::<Mutex<State>>::default();
         let task = tokio::spawn(serve(listener, acceptor, Rules { tls, login }, Arc::clone(&state))).abort_handle();
-        Ok(Self { address, authority, tls, state, task })
+        Ok(Self {
+            address,
+            authority,
+            tls,
+            state,
+            task,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -138,7 +145,10 @@ async fn greet(stream: TcpStream, acceptor: &TlsAcceptor, rules: Rules, state: &
     talk.say("220 mail.test ESMTP").await?;
     if talk.run().await? {
         let stream = talk.stream.into_inner();
-        return Talk::new(acceptor.accept(stream).await?, rules, state, true).run().await.map(drop);
+        return Talk::new(acceptor.accept(stream).await?, rules, state, true)
+            .run()
+            .await
+            .map(drop);
     }
     Ok(())
 }
@@ -157,11 +167,23 @@ struct Talk<'a, S> {
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
     fn new(stream: S, rules: Rules, state: &'a Mutex<State>, is_private: bool) -> Self {
         let stream = BufReader::new(stream);
-        Self { stream, rules, state, is_private, is_known: false, has_greeted: false, from: None, to: Vec::new() }
+        Self {
+            stream,
+            rules,
+            state,
+            is_private,
+            is_known: false,
+            has_greeted: false,
+            from: None,
+            to: Vec::new(),
+        }
     }
 
     async fn say(&mut self, line: &str) -> Result<()> {
-        self.stream.get_mut().write_all(format!("{line}\r\n").as_bytes()).await?;
+        self.stream
+            .get_mut()
+            .write_all(format!("{line}\r\n").as_bytes())
+            .await?;
         self.stream.get_mut().flush().await?;
         Ok(())
     }
@@ -232,7 +254,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
         }
         let last = offers.len() - 1;
         for (n, offer) in offers.into_iter().enumerate() {
-            self.say(&format!("250{}{offer}", if n == last { ' ' } else { '-' })).await?;
+            self.say(&format!("250{}{offer}", if n == last { ' ' } else { '-' }))
+                .await?;
         }
         Ok(())
     }
@@ -262,7 +285,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
             text.push_str("\r\n");
         }
         let (from, to) = (self.from.take().unwrap_or_default(), std::mem::take(&mut self.to));
-        let mail = Mail { from, to, text, was_private: self.is_private };
+        let mail = Mail {
+            from,
+            to,
+            text,
+            was_private: self.is_private,
+        };
         let fault = lock(self.state).fault.clone();
         if let Some(fault) = fault {
             return self.say(&fault).await;

@@ -23,8 +23,14 @@ use crate::{
 
 /// The build of squid that can intercept TLS, and the program that runs it as its user.
 pub const SQUID: [Package; 2] = [
-    Package { program: "/usr/lib/squid/security_file_certgen", debian: "squid-openssl" },
-    Package { program: "runuser", debian: "util-linux" },
+    Package {
+        program: "/usr/lib/squid/security_file_certgen",
+        debian: "squid-openssl",
+    },
+    Package {
+        program: "runuser",
+        debian: "util-linux",
+    },
 ];
 const CERTGEN: &str = "/usr/lib/squid/security_file_certgen";
 /// Debian's user for squid, which refuses to run as root.
@@ -69,7 +75,9 @@ impl Squid {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
             Ok(())
         };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start squid")?;
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start squid")?;
         Ok(Self { port, process, folder })
     }
 
@@ -132,7 +140,10 @@ fn write_files(place: &Path, port: u16, options: &Options) -> Result<PathBuf> {
         "shutdown_lifetime 0 seconds".to_owned(),
         format!("coredump_dir {}", place.display()),
         format!("cache_log {}", place.join("cache.log").display()),
-        format!("access_log stdio:{} logformat=common", place.join("access.log").display()),
+        format!(
+            "access_log stdio:{} logformat=common",
+            place.join("access.log").display()
+        ),
         "buffered_logs off".to_owned(),
     ];
     let listen = match (&options.tls, &options.intercept) {
@@ -143,11 +154,22 @@ fn write_files(place: &Path, port: u16, options: &Options) -> Result<PathBuf> {
         (None, Some((pair, trusted))) => {
             let (certificate, key) = (write("ca.pem", &pair.certificate)?, write("ca.key", &pair.key)?);
             let database = place.join("certificates");
-            let made = as_user(CERTGEN).args(["-c", "-s"]).arg(&database).args(["-M", "4MB"]).output()?;
-            ensure!(made.status.success(), "{CERTGEN}: {}", String::from_utf8_lossy(&made.stderr));
+            let made = as_user(CERTGEN)
+                .args(["-c", "-s"])
+                .arg(&database)
+                .args(["-M", "4MB"])
+                .output()?;
+            ensure!(
+                made.status.success(),
+                "{CERTGEN}: {}",
+                String::from_utf8_lossy(&made.stderr)
+            );
             lines.push(format!("sslcrtd_program {CERTGEN} -s {} -M 4MB", database.display()));
             lines.push("sslcrtd_children 2 startup=1 idle=1".to_owned());
-            lines.push(format!("tls_outgoing_options cafile={}", write("trusted.pem", trusted)?));
+            lines.push(format!(
+                "tls_outgoing_options cafile={}",
+                write("trusted.pem", trusted)?
+            ));
             lines.extend(["acl hello at_step SslBump1", "ssl_bump peek hello", "ssl_bump bump all"].map(str::to_owned));
             format!(
                 "http_port 127.0.0.1:{port} ssl-bump generate-host-certificates=on tls-cert={certificate} tls-key={key}"
@@ -158,7 +180,10 @@ fn write_files(place: &Path, port: u16, options: &Options) -> Result<PathBuf> {
     lines.push(listen);
     if let Some((user, password)) = &options.credentials {
         let script = format!("while read line; do [ \"$line\" = '{user} {password}' ] && echo OK || echo ERR; done\n");
-        lines.push(format!("auth_param basic program /bin/sh {}", write("credentials.sh", &script)?));
+        lines.push(format!(
+            "auth_param basic program /bin/sh {}",
+            write("credentials.sh", &script)?
+        ));
         lines.push("auth_param basic realm proxy".to_owned());
         lines.push("acl known proxy_auth REQUIRED".to_owned());
         lines.push("http_access deny !known".to_owned());

@@ -19,9 +19,18 @@ use crate::{
 };
 
 pub const SSH: [Package; 3] = [
-    Package { program: "/usr/sbin/sshd", debian: "openssh-server" },
-    Package { program: "ssh", debian: "openssh-client" },
-    Package { program: "ssh-keygen", debian: "openssh-client" },
+    Package {
+        program: "/usr/sbin/sshd",
+        debian: "openssh-server",
+    },
+    Package {
+        program: "ssh",
+        debian: "openssh-client",
+    },
+    Package {
+        program: "ssh-keygen",
+        debian: "openssh-client",
+    },
 ];
 const READY: Duration = Duration::from_secs(30);
 /// Folder that Debian's sshd needs for its start.
@@ -43,7 +52,10 @@ impl Key {
         let path = folder.path().join("key");
         let (kind, bits) = kind.split_once('-').unwrap_or((kind, ""));
         let mut command = bare_command("ssh-keygen");
-        command.args(["-q", "-t", kind, "-N", passphrase, "-C", "test"]).arg("-f").arg(&path);
+        command
+            .args(["-q", "-t", kind, "-N", passphrase, "-C", "test"])
+            .arg("-f")
+            .arg(&path);
         if !bits.is_empty() {
             command.args(["-b", bits]);
         }
@@ -54,7 +66,10 @@ impl Key {
         if !output.status.success() {
             bail!("ssh-keygen: {}", String::from_utf8_lossy(&output.stderr));
         }
-        Ok(Self { private: fs::read_to_string(&path)?, public: fs::read_to_string(path.with_extension("pub"))? })
+        Ok(Self {
+            private: fs::read_to_string(&path)?,
+            public: fs::read_to_string(path.with_extension("pub"))?,
+        })
     }
 }
 
@@ -79,9 +94,19 @@ impl SshServer {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         fs::create_dir(folder.path().join("repositories"))?;
         let host_key = Key::make("ed25519", "", "")?;
-        let user = bare_command("id").arg("-un").output().context("get the name of the current user")?.stdout;
+        let user = bare_command("id")
+            .arg("-un")
+            .output()
+            .context("get the name of the current user")?
+            .stdout;
         let user = String::from_utf8(user)?.trim().to_owned();
-        let mut server = Self { port: ports::free()?, user, folder, host_key, process: None };
+        let mut server = Self {
+            port: ports::free()?,
+            user,
+            folder,
+            host_key,
+            process: None,
+        };
         let authorized: String = keys.iter().map(|key| key.public.clone()).collect();
         server.write("authorized_keys", &authorized, 0o600)?;
         server.write("serve", SERVE, 0o755)?;
@@ -113,7 +138,9 @@ impl SshServer {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
             Ok(())
         };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start sshd")?;
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start sshd")?;
         self.process = Some(process);
         Ok(())
     }
@@ -151,7 +178,12 @@ impl SshServer {
     /// `ssh://USER@127.0.0.1:PORT/…/NAME.git`.
     pub fn url(&self, name: &str) -> String {
         let root = self.root();
-        format!("ssh://{}@127.0.0.1:{}{}/{name}.git", self.user, self.port, root.display())
+        format!(
+            "ssh://{}@127.0.0.1:{}{}/{name}.git",
+            self.user,
+            self.port,
+            root.display()
+        )
     }
 
     /// The server's key as a line for known_hosts.

@@ -33,27 +33,44 @@ impl Terminal {
     pub fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         watchdog::ensure()?;
         let (pty, end) = pty::open().context("open a terminal")?;
-        pty.resize(Size::new(ROWS.get(), COLUMNS.get())).context("size a terminal")?;
+        pty.resize(Size::new(ROWS.get(), COLUMNS.get()))
+            .context("size a terminal")?;
         command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
-        let child = pty::Command::from(command).spawn(end).with_context(|| format!("start {name} in a terminal"))?;
+        let child = pty::Command::from(command)
+            .spawn(end)
+            .with_context(|| format!("start {name} in a terminal"))?;
         // It leads a session, and therefore a process group.
         let process = Process::started(name, child, log)?;
-        let (pty, screen) = (Arc::new(pty), Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
+        let (pty, screen) = (
+            Arc::new(pty),
+            Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0))),
+        );
         let drawing = thread::spawn({
             let (pty, screen) = (Arc::clone(&pty), Arc::clone(&screen));
             move || draw(&pty, &screen)
         });
-        Ok(Self { process, pty, screen, drawing })
+        Ok(Self {
+            process,
+            pty,
+            screen,
+            drawing,
+        })
     }
 
     /// The current text of the screen.
     pub fn screen(&self) -> String {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner).screen().contents()
+        self.screen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .screen()
+            .contents()
     }
 
     /// Sends keys: text, and control characters for other keys.
     pub fn press(&self, keys: &str) -> Result<()> {
-        (&*self.pty).write_all(keys.as_bytes()).with_context(|| format!("press {keys:?}"))
+        (&*self.pty)
+            .write_all(keys.as_bytes())
+            .with_context(|| format!("press {keys:?}"))
     }
 
     /// Waits at most `bound` until the screen is as `expected`. A failure shows the screen and the end of the log.
@@ -82,7 +99,10 @@ impl Terminal {
 fn draw(pty: &pty::Pty, screen: &Mutex<vt100::Parser>) {
     let mut buffer = [0; 8192];
     while let Ok(length @ 1..) = { pty }.read(&mut buffer) {
-        screen.lock().unwrap_or_else(PoisonError::into_inner).process(&buffer[..length]);
+        screen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .process(&buffer[..length]);
     }
 }
 
@@ -104,17 +124,29 @@ mod tests {
         // The second word begins where the first one did.
         let mut terminal =
             shell("printf 'old\\033[1;1Hnew'; read answer </dev/tty; printf '\\033[5;1Hgot %s' \"$answer\"");
-        terminal.wait_until("the second word", PATIENCE, |screen| screen == "new").await.unwrap();
+        terminal
+            .wait_until("the second word", PATIENCE, |screen| screen == "new")
+            .await
+            .unwrap();
         terminal.press("a key\r").unwrap();
-        terminal.wait_until("the answer", PATIENCE, |screen| screen.ends_with("\n\n\ngot a key")).await.unwrap();
+        terminal
+            .wait_until("the answer", PATIENCE, |screen| screen.ends_with("\n\n\ngot a key"))
+            .await
+            .unwrap();
         assert!(terminal.wait_for_end(PATIENCE).unwrap().success());
     }
 
     #[tokio::test]
     async fn a_program_that_ends_early_is_shown_with_what_it_drew() {
         let terminal = shell("echo no luck");
-        let error = terminal.wait_until("luck to come", PATIENCE, |_| false).await.unwrap_err();
+        let error = terminal
+            .wait_until("luck to come", PATIENCE, |_| false)
+            .await
+            .unwrap_err();
         let error = format!("{error:#}");
-        assert!(error.contains("no luck") && error.contains("ended before luck to come"), "{error}");
+        assert!(
+            error.contains("no luck") && error.contains("ended before luck to come"),
+            "{error}"
+        );
     }
 }

@@ -49,10 +49,26 @@ const LOCALKUBE: Module = Module {
     tools: &[("kwok", "kwok"), ("kubectl", "kubectl")],
     // The stages that make kwok's nodes Ready and its pods Running.
     files: &[
-        (KWOK, "kustomize/stage/node/fast/node-initialize.yaml", "kwok-stages/node-initialize.yaml"),
-        (KWOK, "kustomize/stage/pod/fast/pod-ready.yaml", "kwok-stages/pod-ready.yaml"),
-        (KWOK, "kustomize/stage/pod/fast/pod-complete.yaml", "kwok-stages/pod-complete.yaml"),
-        (KWOK, "kustomize/stage/pod/fast/pod-delete.yaml", "kwok-stages/pod-delete.yaml"),
+        (
+            KWOK,
+            "kustomize/stage/node/fast/node-initialize.yaml",
+            "kwok-stages/node-initialize.yaml",
+        ),
+        (
+            KWOK,
+            "kustomize/stage/pod/fast/pod-ready.yaml",
+            "kwok-stages/pod-ready.yaml",
+        ),
+        (
+            KWOK,
+            "kustomize/stage/pod/fast/pod-complete.yaml",
+            "kwok-stages/pod-complete.yaml",
+        ),
+        (
+            KWOK,
+            "kustomize/stage/pod/fast/pod-delete.yaml",
+            "kwok-stages/pod-delete.yaml",
+        ),
     ],
     cost: "5 min",
 };
@@ -76,7 +92,11 @@ const FLUX: Module = Module {
             "config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml",
             "flux-crds/kustomizations.yaml",
         ),
-        (SOURCE_CONTROLLER, "config/crd/bases/source.toolkit.fluxcd.io_buckets.yaml", "flux-crds/buckets.yaml"),
+        (
+            SOURCE_CONTROLLER,
+            "config/crd/bases/source.toolkit.fluxcd.io_buckets.yaml",
+            "flux-crds/buckets.yaml",
+        ),
         (
             SOURCE_CONTROLLER,
             "config/crd/bases/source.toolkit.fluxcd.io_externalartifacts.yaml",
@@ -101,8 +121,14 @@ const FLUX: Module = Module {
     cost: "3 min",
 };
 /// A popular terminal client for clusters. Only its campaign needs it.
-const K9S: Module =
-    Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
+const K9S: Module = Module {
+    name: "k9s",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("k9s", "k9s")],
+    files: &[],
+    cost: "5 min",
+};
 /// From the last minor version that runs on machines with cgroup v1 by default.
 const KUBELET: Module = Module {
     name: "kubelet",
@@ -113,11 +139,23 @@ const KUBELET: Module = Module {
     cost: "3 min",
 };
 /// DNS of a cluster, for its pods.
-const COREDNS: Module =
-    Module { name: "coredns", kubernetes: None, mains: &[("coredns", ".")], tools: &[], files: &[], cost: "3 min" };
+const COREDNS: Module = Module {
+    name: "coredns",
+    kubernetes: None,
+    mains: &[("coredns", ".")],
+    tools: &[],
+    files: &[],
+    cost: "3 min",
+};
 /// Renders and checks our charts.
-const HELM: Module =
-    Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
+const HELM: Module = Module {
+    name: "helm",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("helm", "helm")],
+    files: &[],
+    cost: "2 min",
+};
 const EXTERNAL_DNS: &str = "sigs.k8s.io/external-dns@v0.15.0";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server@v0.7.2";
 const KUEUE: &str = "sigs.k8s.io/kueue@v0.9.1";
@@ -136,7 +174,11 @@ const KUSTOMIZE: Module = Module {
         (METRICS_SERVER, "manifests/", "others/metrics-server/manifests/"),
         (KUEUE, "charts/kueue/", "others/kueue/chart/"),
         (KUEUE, "config/", "others/kueue/config/"),
-        (FEATURE_DISCOVERY, "deployment/", "others/node-feature-discovery/deployment/"),
+        (
+            FEATURE_DISCOVERY,
+            "deployment/",
+            "others/node-feature-discovery/deployment/",
+        ),
         (GATEWAY_API, "config/crd/", "others/gateway-api/config/crd/"),
     ],
     cost: "1 min",
@@ -169,11 +211,28 @@ const SOPS: Module = Module {
     cost: "4 min",
 };
 /// HashiCorp Vault, a secret store.
-const VAULT: Module =
-    Module { name: "vault", kubernetes: None, mains: &[("vault", ".")], tools: &[], files: &[], cost: "4 min" };
+const VAULT: Module = Module {
+    name: "vault",
+    kubernetes: None,
+    mains: &[("vault", ".")],
+    tools: &[],
+    files: &[],
+    cost: "4 min",
+};
 /// Tools for a test run.
-const MODULES: [&Module; 11] =
-    [&LOCALKUBE, &KUBECTL_1_29, &FLUX, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER, &SOPS, &VAULT];
+const MODULES: [&Module; 11] = [
+    &LOCALKUBE,
+    &KUBECTL_1_29,
+    &FLUX,
+    &KUBELET,
+    &COREDNS,
+    &HELM,
+    &KUSTOMIZE,
+    &JSONNET,
+    &RENDER,
+    &SOPS,
+    &VAULT,
+];
 
 /// Location of the built programs.
 #[derive(Clone, Debug)]
@@ -219,7 +278,9 @@ impl Tools {
     fn find_modules(modules: &[&Module]) -> Result<Self> {
         let tools = Self::located()?;
         for module in modules {
-            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+            tools
+                .check(module)
+                .context("the test tools are not complete; build them: cargo xtask tools")?;
         }
         Ok(tools)
     }
@@ -252,7 +313,9 @@ impl Tools {
                 continue;
             }
             if let Some(given) = &tools.given {
-                tools.check(module).with_context(|| format!("FARWATER_TOOLS is {}", given.display()))?;
+                tools
+                    .check(module)
+                    .with_context(|| format!("FARWATER_TOOLS is {}", given.display()))?;
             }
             fs::create_dir_all(&tools.cache).with_context(|| format!("create {}", tools.cache.display()))?;
             // One of several concurrent test runs builds the tools. The others wait here and then find the result.
@@ -386,23 +449,38 @@ impl Tools {
 
     fn located() -> Result<Self> {
         let given = std::env::var_os("FARWATER_TOOLS").map(PathBuf::from);
-        Ok(Self { given, cache: cache_dir()?.join("tools"), root: repository_root()? })
+        Ok(Self {
+            given,
+            cache: cache_dir()?.join("tools"),
+            root: repository_root()?,
+        })
     }
 
     fn program(&self, module: &Module, name: &str) -> PathBuf {
         match &self.given {
             Some(given) => given.join(name),
             // These files were already read when `Tools` was created.
-            None => self.folder(module).unwrap_or_else(|_| self.cache.join(module.name)).join(name),
+            None => self
+                .folder(module)
+                .unwrap_or_else(|_| self.cache.join(module.name))
+                .join(name),
         }
     }
 
     fn folder(&self, module: &Module) -> Result<PathBuf> {
-        Ok(self.cache.join(format!("{}-{}", module.name, content_hash(&self.source(module), module)?)))
+        Ok(self.cache.join(format!(
+            "{}-{}",
+            module.name,
+            content_hash(&self.source(module), module)?
+        )))
     }
 
     fn source(&self, module: &Module) -> PathBuf {
-        if module.name == RENDER.name { self.root.join(RENDER.name) } else { self.root.join("tests").join(module.name) }
+        if module.name == RENDER.name {
+            self.root.join(RENDER.name)
+        } else {
+            self.root.join("tests").join(module.name)
+        }
     }
 
     fn check(&self, module: &Module) -> Result<()> {
@@ -420,11 +498,17 @@ impl Tools {
     /// Builds beside the final folder and then renames, so that an incomplete folder is never used.
     fn build_module(&self, module: &Module) -> Result<()> {
         let (source, dir) = (self.source(module), self.folder(module)?);
-        let staging =
-            tempfile::Builder::new().prefix("building-").tempdir_in(&self.cache).context("create a build folder")?;
+        let staging = tempfile::Builder::new()
+            .prefix("building-")
+            .tempdir_in(&self.cache)
+            .context("create a build folder")?;
         let log = staging.path().join("build.log");
         let programs = module.programs().collect::<Vec<_>>().join(", ");
-        eprintln!("building {programs} from Go modules into {} (some {} once)", dir.display(), module.cost);
+        eprintln!(
+            "building {programs} from Go modules into {} (some {} once)",
+            dir.display(),
+            module.cost
+        );
         let out = staging.path().join("tools");
         fs::create_dir(&out)?;
         let flags = module.ldflags()?;
@@ -433,11 +517,18 @@ impl Tools {
                 if module.name == RENDER.name {
                     go.env("CGO_ENABLED", "0");
                 }
-                go.args(["build", "-ldflags", &flags, "-o"]).arg(out.join(name)).arg(package);
+                go.args(["build", "-ldflags", &flags, "-o"])
+                    .arg(out.join(name))
+                    .arg(package);
             })?;
         }
         if !module.tools.is_empty() {
-            let names = module.tools.iter().map(|(_, ours)| *ours).collect::<Vec<_>>().join(", ");
+            let names = module
+                .tools
+                .iter()
+                .map(|(_, ours)| *ours)
+                .collect::<Vec<_>>()
+                .join(", ");
             go(&names, &source, &log, |go| {
                 go.env("GOBIN", &out).args(["install", "-ldflags", &flags, "tool"]);
             })?;
@@ -457,7 +548,10 @@ impl Tools {
 
 impl Module {
     fn programs(&self) -> impl Iterator<Item = &'static str> {
-        self.mains.iter().map(|(name, _)| *name).chain(self.tools.iter().map(|(_, ours)| *ours))
+        self.mains
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(self.tools.iter().map(|(_, ours)| *ours))
     }
 
     fn ldflags(&self) -> Result<String> {
@@ -474,7 +568,9 @@ impl Module {
 pub fn renderer_flags(version: &str) -> Result<String> {
     let helm = required("render-helper", "helm.sh/helm/v4")?;
     let kustomize = kustomize_flag()?;
-    Ok(format!("-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} {kustomize}"))
+    Ok(format!(
+        "-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} {kustomize}"
+    ))
 }
 
 fn kustomize_flag() -> Result<String> {
@@ -486,9 +582,17 @@ fn kustomize_flag() -> Result<String> {
 fn required(folder: &str, module: &str) -> Result<String> {
     let go_mod = repository_root()?.join(folder).join("go.mod");
     let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
-    let version =
-        |line: &str| line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next().map(str::to_owned);
-    text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
+    let version = |line: &str| {
+        line.trim()
+            .strip_prefix(module)?
+            .strip_prefix(' ')?
+            .split(' ')
+            .next()
+            .map(str::to_owned)
+    };
+    text.lines()
+        .find_map(version)
+        .with_context(|| format!("{} requires no {module}", go_mod.display()))
 }
 
 /// The workspace of the package that Cargo runs, or else of the working folder. Not the workspace that this was
@@ -497,7 +601,8 @@ pub fn repository_root() -> Result<PathBuf> {
     let folder =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(std::env::current_dir, |folder| Ok(folder.into()))?;
     let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
-    root.map(Path::to_owned).with_context(|| format!("{} is not in a clone of the repository", folder.display()))
+    root.map(Path::to_owned)
+        .with_context(|| format!("{} is not in a clone of the repository", folder.display()))
 }
 
 /// `~/.cache/farwater`, as XDG specifies.
@@ -534,7 +639,9 @@ fn go_files(source: &Path, package: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(&dir).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
     let entries = entries.with_context(|| format!("list {}", dir.display()))?;
     let names = entries.iter().map(|entry| package.join(entry.file_name()));
-    let mut files: Vec<_> = names.filter(|name| name.extension().is_some_and(|ending| ending == "go")).collect();
+    let mut files: Vec<_> = names
+        .filter(|name| name.extension().is_some_and(|ending| ending == "go"))
+        .collect();
     files.sort();
     Ok(files)
 }
@@ -542,7 +649,10 @@ fn go_files(source: &Path, package: &Path) -> Result<Vec<PathBuf>> {
 fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command)) -> Result<()> {
     let mut command = Command::new("go");
     // Only the module decides: no workspace file around the clone, and no flags of the machine.
-    command.current_dir(module).env("GOFLAGS", "-mod=readonly -buildvcs=false").env("GOWORK", "off");
+    command
+        .current_dir(module)
+        .env("GOFLAGS", "-mod=readonly -buildvcs=false")
+        .env("GOWORK", "off");
     arguments(&mut command);
     let output = File::options().create(true).append(true).open(log)?;
     let start = Instant::now();
@@ -613,12 +723,20 @@ fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
         true => command.args(["mod", "download", "-json", module]),
         false => command.args(["list", "-m", "-json", module]),
     };
-    let output = command.output().with_context(|| format!("ask go for the folder of {module}"))?;
+    let output = command
+        .output()
+        .with_context(|| format!("ask go for the folder of {module}"))?;
     if !output.status.success() {
-        bail!("ask go for the folder of {module}: {}", String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "ask go for the folder of {module}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go reports no folder of {module}"))
+    told["Dir"]
+        .as_str()
+        .map(PathBuf::from)
+        .with_context(|| format!("go reports no folder of {module}"))
 }
 
 #[cfg(test)]
@@ -629,9 +747,17 @@ mod tests {
     fn the_version_that_is_stamped_is_the_version_that_is_built() {
         for module in MODULES {
             let Some(version) = module.kubernetes else { continue };
-            let go_mod = repository_root().unwrap().join("tests").join(module.name).join("go.mod");
+            let go_mod = repository_root()
+                .unwrap()
+                .join("tests")
+                .join(module.name)
+                .join("go.mod");
             let line = format!("k8s.io/kubernetes {version}");
-            assert!(fs::read_to_string(go_mod).unwrap().contains(&line), "{} does not require {line}", module.name);
+            assert!(
+                fs::read_to_string(go_mod).unwrap().contains(&line),
+                "{} does not require {line}",
+                module.name
+            );
         }
     }
 }

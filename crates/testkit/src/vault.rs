@@ -39,10 +39,21 @@ impl Vault {
         fs::write(folder.path().join("tls.key"), pair.key)?;
         fs::write(folder.path().join("ca.crt"), authority.pem())?;
         let ports = [ports::free()?, ports::free()?];
-        let mut vault = Self { folder, authority, ports, process: None, token: String::new() };
+        let mut vault = Self {
+            folder,
+            authority,
+            ports,
+            process: None,
+            token: String::new(),
+        };
         vault.restart().await?;
         let audit = vault.audit_path();
-        vault.put("sys/audit/file", &serde_json::json!({"type": "file", "options": {"file_path": audit}})).await?;
+        vault
+            .put(
+                "sys/audit/file",
+                &serde_json::json!({"type": "file", "options": {"file_path": audit}}),
+            )
+            .await?;
         Ok(vault)
     }
 
@@ -77,7 +88,11 @@ impl Vault {
         let [http, https] = self.ports.map(|port| format!("127.0.0.1:{port}"));
         let mut command = bare_command(Tools::find_vault()?.vault());
         command.args(["-http", &http, "-https", &https, "-data"]).arg(place);
-        command.arg("-cert").arg(place.join("tls.crt")).arg("-key").arg(place.join("tls.key"));
+        command
+            .arg("-cert")
+            .arg(place.join("tls.crt"))
+            .arg("-key")
+            .arg(place.join("tls.key"));
         let log = place.join("vault.log");
         fs::write(&log, "")?;
         let mut process = Process::spawn("vault", command, &log)?;
@@ -85,10 +100,16 @@ impl Vault {
             TcpStream::connect(http.as_str()).await?;
             Ok(())
         };
-        wait_ready(&mut [&mut process], READY, probe).await.context("start Vault")?;
-        let said = process.output().lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
-        self.token =
-            said.and_then(|said| said["token"].as_str().map(str::to_owned)).context("Vault has told no token")?;
+        wait_ready(&mut [&mut process], READY, probe)
+            .await
+            .context("start Vault")?;
+        let said = process
+            .output()
+            .lines()
+            .find_map(|line| serde_json::from_str::<Value>(line).ok());
+        self.token = said
+            .and_then(|said| said["token"].as_str().map(str::to_owned))
+            .context("Vault has told no token")?;
         self.process = Some(process);
         Ok(())
     }
@@ -111,7 +132,10 @@ impl Vault {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = Request::builder().method(method).uri(format!("/v1/{path}")).header("host", "vault");
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/v1/{path}"))
+            .header("host", "vault");
         let request = request.header("x-vault-token", &self.token).body(Full::new(body))?;
         let answer = sender.send_request(request).await?;
         let status = answer.status();
@@ -127,7 +151,9 @@ impl Vault {
         let log = fs::read_to_string(self.audit_path()).unwrap_or_default();
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let entries = entries.filter(|entry| entry["type"] == "request");
-        entries.filter_map(|entry| entry["request"]["path"].as_str().map(str::to_owned)).collect()
+        entries
+            .filter_map(|entry| entry["request"]["path"].as_str().map(str::to_owned))
+            .collect()
     }
 
     fn audit_path(&self) -> PathBuf {

@@ -72,7 +72,11 @@ where
 {
     loop {
         let list = api.list(&ListParams::default()).await?;
-        *lacking = list.items.iter().filter_map(|one| Some((one.name_any(), check(one).err()?))).collect();
+        *lacking = list
+            .items
+            .iter()
+            .filter_map(|one| Some((one.name_any(), check(one).err()?)))
+            .collect();
         if lacking.is_empty() {
             return Ok(());
         }
@@ -108,10 +112,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_wait_that_runs_out_says_what_it_waited_for_and_the_last_error() {
-        let error =
-            wait_for("the moon", Duration::from_millis(60), || async { Err::<Option<()>, _>(anyhow!("clouds")) })
-                .await
-                .unwrap_err();
+        let error = wait_for("the moon", Duration::from_millis(60), || async {
+            Err::<Option<()>, _>(anyhow!("clouds"))
+        })
+        .await
+        .unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("the moon") && text.contains("clouds"), "{text}");
     }
@@ -132,16 +137,23 @@ mod tests {
         let write = async |value: &str| {
             let metadata = json!({"name": "last"});
             let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": value}});
-            maps.patch("last", &PatchParams::apply("test"), &Patch::Apply(map)).await.unwrap();
+            maps.patch("last", &PatchParams::apply("test"), &Patch::Apply(map))
+                .await
+                .unwrap();
         };
         write("old").await;
         let check = |map: &ConfigMap| match map.data.as_ref().and_then(|data| data.get("a")) {
             Some(value) if value == "old" => Err(anyhow!("it is {value}")),
             _ => Ok(()),
         };
-        let error = wait_for_all("the new value", Duration::from_secs(1), &maps, check).await.unwrap_err();
+        let error = wait_for_all("the new value", Duration::from_secs(1), &maps, check)
+            .await
+            .unwrap_err();
         let text = format!("{error:#}");
-        assert!(text.contains("the new value; 1 are left, and last: it is old"), "{text}");
+        assert!(
+            text.contains("the new value; 1 are left, and last: it is old"),
+            "{text}"
+        );
         let (waited, ()) = tokio::join!(wait_for_all("it", Duration::from_secs(30), &maps, check), write("new"));
         waited.unwrap();
     }

@@ -44,7 +44,11 @@ fn start() -> Result<Mutex<ChildStdin>> {
         .process_group(0)
         .spawn()
         .context("start the watchdog shell")?;
-    child.stdin.take().map(Mutex::new).context("the watchdog shell has no standard input")
+    child
+        .stdin
+        .take()
+        .map(Mutex::new)
+        .context("the watchdog shell has no standard input")
 }
 
 fn tell(line: String) -> Result<()> {
@@ -71,9 +75,14 @@ pub fn forget(pid: u32) {
 
 /// A temporary folder that is removed when the returned value is dropped, or when we are gone.
 pub fn temporary_folder(prefix: &str) -> Result<tempfile::TempDir> {
-    let dir =
-        tempfile::Builder::new().prefix(prefix).tempdir().with_context(|| format!("create a folder {prefix}…"))?;
-    let path = dir.path().to_str().filter(|path| path.starts_with('/') && !path.contains('\n'));
+    let dir = tempfile::Builder::new()
+        .prefix(prefix)
+        .tempdir()
+        .with_context(|| format!("create a folder {prefix}…"))?;
+    let path = dir
+        .path()
+        .to_str()
+        .filter(|path| path.starts_with('/') && !path.contains('\n'));
     let path = path.with_context(|| format!("{} is not an absolute path in plain text", dir.path().display()))?;
     tell(format!("{path}\n"))?;
     Ok(dir)
@@ -93,13 +102,25 @@ mod tests {
     fn when_the_pipe_closes_what_is_still_listed_goes_and_what_was_forgotten_stays() {
         let folder = tempfile::tempdir().unwrap();
         let (mut listed, mut forgotten) = (sleeper(), sleeper());
-        let mut shell = Command::new("sh").args(["-c", SCRIPT, "sh"]).stdin(Stdio::piped()).spawn().unwrap();
-        let lines = format!("+{}\n+{}\n-{1}\n{}\n", listed.id(), forgotten.id(), folder.path().display());
+        let mut shell = Command::new("sh")
+            .args(["-c", SCRIPT, "sh"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = format!(
+            "+{}\n+{}\n-{1}\n{}\n",
+            listed.id(),
+            forgotten.id(),
+            folder.path().display()
+        );
         shell.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
 
         let start = Instant::now();
         while listed.try_wait().unwrap().is_none() || folder.path().exists() {
-            assert!(start.elapsed() < Duration::from_secs(10), "the process or the folder outlived us");
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "the process or the folder outlived us"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(forgotten.try_wait().unwrap().is_none());

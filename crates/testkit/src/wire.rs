@@ -94,17 +94,32 @@ impl Body {
 impl Exchange {
     /// JSON of the request's body. Null: there is none.
     pub fn asked(&self) -> Value {
-        self.request.body.as_ref().and_then(Body::json).cloned().unwrap_or_default()
+        self.request
+            .body
+            .as_ref()
+            .and_then(Body::json)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// JSON of the answer's body. Null: there is none.
     pub fn answered(&self) -> Value {
-        self.answer.body.as_ref().and_then(Body::json).cloned().unwrap_or_default()
+        self.answer
+            .body
+            .as_ref()
+            .and_then(Body::json)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Kind of the exchange: the first significant part of the path, such as `desired`.
     pub fn kind(&self) -> &str {
-        self.request.path.trim_start_matches("/agent/v1/").split('/').next().unwrap_or_default()
+        self.request
+            .path
+            .trim_start_matches("/agent/v1/")
+            .split('/')
+            .next()
+            .unwrap_or_default()
     }
 
     pub fn is(&self, kind: &str, status: u16) -> bool {
@@ -146,12 +161,16 @@ impl Trace {
 
     /// All desired states.
     pub fn desired(&self) -> impl Iterator<Item = Value> {
-        self.exchanges.iter().filter(|exchange| exchange.is("desired", 200)).map(Exchange::answered)
+        self.exchanges
+            .iter()
+            .filter(|exchange| exchange.is("desired", 200))
+            .map(Exchange::answered)
     }
 
     /// All entries of all desired states.
     pub fn entries(&self) -> impl Iterator<Item = Value> {
-        self.desired().flat_map(|state| state["entries"].as_array().cloned().unwrap_or_default())
+        self.desired()
+            .flat_map(|state| state["entries"].as_array().cloned().unwrap_or_default())
     }
 }
 
@@ -204,7 +223,11 @@ fn culprit<T: DeserializeOwned>(message: &Value, error: &str) -> String {
         message.pointer(pointer).is_some_and(quoted)
             && T::deserialize(&without).map_or_else(|other| other.to_string() != error, |_| true)
     };
-    pointers(message).into_iter().rev().find(is_culprit).unwrap_or_else(|| "the message".to_owned())
+    pointers(message)
+        .into_iter()
+        .rev()
+        .find(is_culprit)
+        .unwrap_or_else(|| "the message".to_owned())
 }
 
 /// Members of `message` that are missing or different in `read`.
@@ -217,7 +240,11 @@ fn lost(message: &Value, read: &Value) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for pointer in pointers(message).into_iter().filter(differs) {
         // Members inside a missing member are missing too, so don't list them.
-        if !all.iter().any(|lost| pointer.strip_prefix(lost.as_str()).is_some_and(|rest| rest.starts_with('/'))) {
+        if !all.iter().any(|lost| {
+            pointer
+                .strip_prefix(lost.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+        }) {
             all.push(pointer);
         }
     }
@@ -237,7 +264,11 @@ fn walk(value: &Value, pointer: String, visit: &mut impl FnMut(&str, &Value)) {
     match value {
         Value::Object(object) => {
             for (name, value) in object {
-                walk(value, format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1")), visit);
+                walk(
+                    value,
+                    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1")),
+                    visit,
+                );
             }
         }
         Value::Array(items) => {
@@ -253,12 +284,17 @@ fn walk(value: &Value, pointer: String, visit: &mut impl FnMut(&str, &Value)) {
 pub fn common_members(messages: &[Value]) -> BTreeSet<String> {
     let members = |message: &Value| -> BTreeSet<String> {
         let general = |pointer: String| {
-            let parts = pointer.split('/').map(|part| if part.parse::<usize>().is_ok() { "*" } else { part });
+            let parts = pointer
+                .split('/')
+                .map(|part| if part.parse::<usize>().is_ok() { "*" } else { part });
             parts.collect::<Vec<_>>().join("/")
         };
         pointers(message).into_iter().map(general).collect()
     };
-    let all = messages.iter().map(members).reduce(|one, other| one.intersection(&other).cloned().collect());
+    let all = messages
+        .iter()
+        .map(members)
+        .reduce(|one, other| one.intersection(&other).cloned().collect());
     all.unwrap_or_default()
 }
 
@@ -273,7 +309,10 @@ pub fn with_unknown_members(message: &Value, maps: &[&str]) -> Vec<(String, Valu
     });
     let extend = |message: &mut Value, pointer: &str| {
         if let Some(Value::Object(object)) = message.pointer_mut(pointer) {
-            object.insert(UNKNOWN_MEMBER.to_owned(), serde_json::json!({"list": [1, null, "x"], "flag": true}));
+            object.insert(
+                UNKNOWN_MEMBER.to_owned(),
+                serde_json::json!({"list": [1, null, "x"], "flag": true}),
+            );
         }
     };
     let mut variants = Vec::new();
@@ -292,7 +331,9 @@ pub fn with_unknown_members(message: &Value, maps: &[&str]) -> Vec<(String, Valu
 pub fn with_unknown_words(message: &Value) -> Vec<(String, Value)> {
     let mut variants = Vec::new();
     for pointer in pointers(message) {
-        let is_word = pointer.rsplit_once('/').is_some_and(|(_, member)| WORDS.contains(&member));
+        let is_word = pointer
+            .rsplit_once('/')
+            .is_some_and(|(_, member)| WORDS.contains(&member));
         let mut one = message.clone();
         if is_word && let Some(word @ Value::String(_)) = one.pointer_mut(&pointer) {
             *word = UNKNOWN_WORD.into();
@@ -327,10 +368,16 @@ mod tests {
             assert!(error.starts_with(expected), "{error}");
         };
         assert!(understand::<Outer>(&json!({"inner": [{"count": 1}], "note": "x"})).is_ok());
-        check(json!({"inner": [{"count": 1}, {"count": "2"}]}), "/inner/1/count: invalid type");
+        check(
+            json!({"inner": [{"count": 1}, {"count": "2"}]}),
+            "/inner/1/count: invalid type",
+        );
         check(json!({"inner": {"count": 1}}), "/inner: invalid type: map");
         check(json!({"note": "x"}), "the message: missing field `inner`");
-        check(json!({"inner": [{"count": 1}], "remark": "x"}), "not read any more: /remark");
+        check(
+            json!({"inner": [{"count": 1}], "remark": "x"}),
+            "not read any more: /remark",
+        );
         let lost = understand::<Outer>(&json!({"inner": [], "a": {"b": 1}, "ab": 2})).unwrap_err();
         assert_eq!(lost.to_string(), "not read any more: /a, /ab");
     }
@@ -338,13 +385,22 @@ mod tests {
     #[test]
     fn unknown_things_are_put_everywhere_but_into_data() {
         let message = json!({"services": {"uid": {"outcome": "Applied"}}, "list": [{"a": 1}]});
-        let found: Vec<String> = with_unknown_members(&message, &["/services"]).into_iter().map(|(at, _)| at).collect();
+        let found: Vec<String> = with_unknown_members(&message, &["/services"])
+            .into_iter()
+            .map(|(at, _)| at)
+            .collect();
         assert_eq!(found.len(), 4, "{found:?}");
-        assert!(found[1].contains("/list/0") && found[2].contains("/services/uid"), "{found:?}");
+        assert!(
+            found[1].contains("/list/0") && found[2].contains("/services/uid"),
+            "{found:?}"
+        );
         let words = with_unknown_words(&message);
         assert_eq!(words[0].1["services"]["uid"]["outcome"], UNKNOWN_WORD);
         let members = common_members(&[message, json!({"list": [{"a": 2, "b": 3}]})]);
-        assert_eq!(members.into_iter().collect::<Vec<_>>(), ["/list", "/list/*", "/list/*/a"]);
+        assert_eq!(
+            members.into_iter().collect::<Vec<_>>(),
+            ["/list", "/list/*", "/list/*/a"]
+        );
     }
 
     /// `0.1.0` belongs to the release (0, 1).
@@ -359,10 +415,18 @@ mod tests {
         let kept = kept().unwrap();
         let numbers: BTreeSet<u32> = kept.iter().map(|trace| trace.protocol).collect();
         let releases: BTreeSet<_> = kept.iter().map(|trace| release(&trace.version)).collect();
-        assert_eq!(numbers.len(), releases.len(), "each minor release has a protocol of its own");
+        assert_eq!(
+            numbers.len(),
+            releases.len(),
+            "each minor release has a protocol of its own"
+        );
         let newest = kept.last().unwrap();
         let is_new = release(env!("CARGO_PKG_VERSION")) > release(&newest.version);
-        assert_eq!(PROTOCOL, newest.protocol + u32::from(is_new), "PROTOCOL is one more with each minor release");
+        assert_eq!(
+            PROTOCOL,
+            newest.protocol + u32::from(is_new),
+            "PROTOCOL is one more with each minor release"
+        );
         let wanted: BTreeSet<u32> = (PROTOCOL.saturating_sub(MAX_SKEW).max(1)..=newest.protocol).collect();
         assert_eq!(numbers, wanted);
     }

@@ -30,7 +30,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const STORM: usize = 100_000;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    let sizes: &[usize] = if quick { &[10_000] } else { &[10_000, 200_000, 1_000_000] };
+    let sizes: &[usize] = if quick {
+        &[10_000]
+    } else {
+        &[10_000, 200_000, 1_000_000]
+    };
     let mut figures = Vec::new();
     for size in sizes {
         figures.extend(measure_size(*size).await?);
@@ -50,7 +54,10 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     let begun = Instant::now();
     hub.restart().await?;
     let started = begun.elapsed();
-    eprintln!("{size}: ready after {} ms; waiting until every service is reconciled", milliseconds(started));
+    eprintln!(
+        "{size}: ready after {} ms; waiting until every service is reconciled",
+        milliseconds(started)
+    );
     let settled = rest(&mut hub).await?;
     let working = usage::memory(hub.process().id())?.resident;
     hub.stop()?;
@@ -125,10 +132,26 @@ pub async fn measure_storm(quick: bool) -> Result<Vec<Figure>> {
     let mut over = |what: fn(&mut storm::Round) -> f64| median(rounds.iter_mut().map(what).collect());
     Ok(vec![
         figure("lists", over(|round| round.lists).round(), "1/s"),
-        figure("poll_p50_without", over(|round| milliseconds(percentile(&mut round.quiet, 0.5))), "ms"),
-        figure("poll_p50_in_storm", over(|round| milliseconds(percentile(&mut round.stormy, 0.5))), "ms"),
-        figure("poll_p99_without", over(|round| milliseconds(percentile(&mut round.quiet, 0.99))), "ms"),
-        figure("poll_p99_in_storm", over(|round| milliseconds(percentile(&mut round.stormy, 0.99))), "ms"),
+        figure(
+            "poll_p50_without",
+            over(|round| milliseconds(percentile(&mut round.quiet, 0.5))),
+            "ms",
+        ),
+        figure(
+            "poll_p50_in_storm",
+            over(|round| milliseconds(percentile(&mut round.stormy, 0.5))),
+            "ms",
+        ),
+        figure(
+            "poll_p99_without",
+            over(|round| milliseconds(percentile(&mut round.quiet, 0.99))),
+            "ms",
+        ),
+        figure(
+            "poll_p99_in_storm",
+            over(|round| milliseconds(percentile(&mut round.stormy, 0.99))),
+            "ms",
+        ),
         figure("poll_p99_ratio", over(storm::Round::ratio), "").at_most(2.0),
     ])
 }
@@ -148,7 +171,10 @@ async fn rest(hub: &mut Hub) -> Result<Duration> {
 }
 
 fn collection(n: usize) -> String {
-    format!("/apis/farwater.dev/v1alpha1/namespaces/{}/servicedeployments", namespace_of(n))
+    format!(
+        "/apis/farwater.dev/v1alpha1/namespaces/{}/servicedeployments",
+        namespace_of(n)
+    )
 }
 
 /// The response as bytes. Parsing it is the client's cost, so it is not measured.
@@ -156,7 +182,11 @@ async fn fetch(client: &Client, path: &str) -> Result<Bytes> {
     let response = client.send(Request::get(path).body(Body::empty())?).await?;
     let code = response.status();
     let body = response.into_body().collect().await?.to_bytes();
-    ensure!(code == StatusCode::OK, "{path}: {code} {}", String::from_utf8_lossy(&body));
+    ensure!(
+        code == StatusCode::OK,
+        "{path}: {code} {}",
+        String::from_utf8_lossy(&body)
+    );
     Ok(body)
 }
 
@@ -170,7 +200,11 @@ async fn pages(client: &Client, size: usize) -> Result<Vec<Duration>> {
         let start = Instant::now();
         let body = fetch(client, &path).await?;
         times.push(start.elapsed());
-        ensure!(body.len() > PAGE.min(size / NAMESPACES) * 2_000, "a page of {} bytes", body.len());
+        ensure!(
+            body.len() > PAGE.min(size / NAMESPACES) * 2_000,
+            "a page of {} bytes",
+            body.len()
+        );
     }
     Ok(times)
 }
@@ -207,8 +241,14 @@ async fn writes(client: &Client, new: fn(usize) -> (String, Value), first: usize
         .map(|n| async move {
             let (path, object) = new(n);
             let request = Request::post(path).header("content-type", "application/json");
-            let response = client.send(request.body(Body::from(object.to_string().into_bytes()))?).await?;
-            ensure!(response.status() == StatusCode::CREATED, "create {n}: {}", response.status());
+            let response = client
+                .send(request.body(Body::from(object.to_string().into_bytes()))?)
+                .await?;
+            ensure!(
+                response.status() == StatusCode::CREATED,
+                "create {n}: {}",
+                response.status()
+            );
             response.into_body().collect().await?;
             anyhow::Ok(())
         })

@@ -26,8 +26,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut hub = Hub::launch(dir.path(), Launch::default()).await?;
     eprintln!("{agents} agents join");
     let names: Vec<String> = (0..agents).map(|n| format!("cluster-{n}")).collect();
-    let joined: Vec<Agent> =
-        stream::iter(&names).map(|name| Agent::join(&hub, name)).buffer_unordered(AT_ONCE).try_collect().await?;
+    let joined: Vec<Agent> = stream::iter(&names)
+        .map(|name| Agent::join(&hub, name))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
     // Wait until the work of the joins is done and their connections are closed.
     tokio::time::sleep(rest).await;
     let process = hub.process().id();
@@ -35,8 +38,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
     eprintln!("they connect");
     let begun = Instant::now();
-    let sockets: Vec<Socket> =
-        stream::iter(&joined).map(|agent| agent.connect()).buffer_unordered(AT_ONCE).try_collect().await?;
+    let sockets: Vec<Socket> = stream::iter(&joined)
+        .map(|agent| agent.connect())
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
     let connecting = begun.elapsed();
     let listening: Vec<_> = sockets.into_iter().map(|socket| tokio::spawn(listen(socket))).collect();
     tokio::time::sleep(rest).await;
@@ -50,15 +56,31 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         bail!("{lost} of {agents} connections were lost\n{}", hub.log_tail());
     }
 
-    let workload = format!("{agents} connections over TLS to one hub, at rest for {} s", rest.as_secs());
+    let workload = format!(
+        "{agents} connections over TLS to one hub, at rest for {} s",
+        rest.as_secs()
+    );
     let figure = |metric: &str, value: f64, unit| Figure::new(metric, &workload, (value * 100.0).round() / 100.0, unit);
     let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1_000.0 / agents as f64;
     let share = busy.as_secs_f64() / rest.as_secs_f64();
     Ok(vec![
-        figure("memory_per_connected_agent", each(before.resident, after.resident), "KB").at_most(GOAL),
-        figure("heap_per_connected_agent", each(before.anonymous, after.anonymous), "KB"),
+        figure(
+            "memory_per_connected_agent",
+            each(before.resident, after.resident),
+            "KB",
+        )
+        .at_most(GOAL),
+        figure(
+            "heap_per_connected_agent",
+            each(before.anonymous, after.anonymous),
+            "KB",
+        ),
         figure("hub_resident", usage::megabytes(after.resident), "MB"),
-        figure("processor_time_per_1000_connected_agents", share * 1_000.0 * 1_000.0 / agents as f64, "mCPU"),
+        figure(
+            "processor_time_per_1000_connected_agents",
+            share * 1_000.0 * 1_000.0 / agents as f64,
+            "mCPU",
+        ),
         figure("connections_opened", agents as f64 / connecting.as_secs_f64(), "1/s"),
     ])
 }

@@ -44,11 +44,18 @@ impl Fleet {
         let field = Field::start().await?;
         let repository = field.git.create(SOURCE)?;
         let files: Vec<(String, String)> = (0..sets).map(|n| (path(n), config_map("0"))).collect();
-        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
         let commit = repository.commit(BRANCH, &files)?;
         field.repository(SOURCE, "24h").await?;
         field.served(SOURCE, &commit).await?;
-        Ok(Self { field, repository, sets })
+        Ok(Self {
+            field,
+            repository,
+            sets,
+        })
     }
 
     /// Creates clusters without agents.
@@ -61,11 +68,17 @@ impl Fleet {
             let api = self.field.api::<Cluster>();
             async move {
                 let object = serde_json::from_value(object)?;
-                api.create(&Default::default(), &object).await.with_context(|| cluster(n))?;
+                api.create(&Default::default(), &object)
+                    .await
+                    .with_context(|| cluster(n))?;
                 anyhow::Ok(())
             }
         };
-        stream::iter(some).map(create).buffer_unordered(AT_ONCE).try_collect().await
+        stream::iter(some)
+            .map(create)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await
     }
 
     /// Creates the sets. `soak`: the soak time of their rollouts.
@@ -107,7 +120,11 @@ impl Fleet {
 
     /// The hub's processor time since `before`, without its idle load.
     fn spent_since(&mut self, before: Duration, elapsed: Duration, share: f64) -> Result<Duration> {
-        Ok(self.field.processor_time()?.saturating_sub(before).saturating_sub(elapsed.mul_f64(share)))
+        Ok(self
+            .field
+            .processor_time()?
+            .saturating_sub(before)
+            .saturating_sub(elapsed.mul_f64(share)))
     }
 }
 

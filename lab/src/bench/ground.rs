@@ -42,22 +42,37 @@ impl Ground {
         eprintln!("starting a control plane, a Git server, a hub and an agent");
         let (plane, git) = tokio::try_join!(Plane::start_with(options), GitServer::start())?;
         let repository = git.create(SOURCE)?;
-        let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
         repository.commit(BRANCH, &files)?;
         let hub = Hub::start(&dir.path().join("hub")).await?;
         let client = hub.client().await?;
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
         let spec = serde_json::from_value(json!({"pollInterval": poll}))?;
-        clusters.create(&PostParams::default(), &Cluster::new(CLUSTER, spec)).await?;
+        clusters
+            .create(&PostParams::default(), &Cluster::new(CLUSTER, spec))
+            .await?;
         let sources: Api<GitRepository> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
         let spec = serde_json::from_value(json!({"url": git.url(SOURCE), "ref": {"branch": BRANCH}}))?;
-        sources.create(&PostParams::default(), &GitRepository::new(SOURCE, spec)).await?;
+        sources
+            .create(&PostParams::default(), &GitRepository::new(SOURCE, spec))
+            .await?;
         let token = hub.join_token(ADMIN_NAMESPACE, CLUSTER).await?;
         let kubeconfig = plane.kubeconfig_of(AUDITED)?;
         // The same environment as in the agent's image.
         let launch = Launch::environment(&AGENT_ENVIRONMENT);
         let agent = Agent::launch(CLUSTER, &dir.path().join("agent"), &kubeconfig, token, launch)?;
-        Ok(Self { agent, _hub: hub, _git: git, plane, client, repository, _dir: dir })
+        Ok(Self {
+            agent,
+            _hub: hub,
+            _git: git,
+            plane,
+            client,
+            repository,
+            _dir: dir,
+        })
     }
 
     /// Creates a service of the source's folder `path`. Its target namespace has its name.
@@ -74,20 +89,30 @@ impl Ground {
             "path": path,
         }))?;
         let service = ServiceDeployment::new(name, spec);
-        self.services().create(&PostParams::default(), &service).await.with_context(|| format!("create {name}"))?;
+        self.services()
+            .create(&PostParams::default(), &service)
+            .await
+            .with_context(|| format!("create {name}"))?;
         Ok(())
     }
 
     /// Changes files of the source, and waits until the hub has them.
     pub async fn commit(&self, files: &[(String, String)]) -> Result<String> {
-        let changes: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+        let changes: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), Some(text.as_str())))
+            .collect();
         let commit = self.repository.change(BRANCH, &changes)?;
         let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now()}}});
-        sources.patch(SOURCE, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        sources
+            .patch(SOURCE, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         wait_for("the hub to have the commit", HEALTHY, || async {
             let revision = sources.get(SOURCE).await?.status.and_then(|status| status.revision);
-            Ok(revision.is_some_and(|revision| revision.ends_with(&commit)).then_some(()))
+            Ok(revision
+                .is_some_and(|revision| revision.ends_with(&commit))
+                .then_some(()))
         })
         .await?;
         Ok(commit)
@@ -101,8 +126,14 @@ impl Ground {
     /// Waits until these services are ready at a commit that changed all of them.
     pub async fn applied(&self, names: &[String], commit: &str) -> Result<()> {
         let check = |service: &ServiceDeployment| {
-            let applied = service.status.as_ref().and_then(|status| status.applied_revision.as_deref());
-            ensure!(applied.is_some_and(|revision| revision.ends_with(commit)), "it is at {applied:?}");
+            let applied = service
+                .status
+                .as_ref()
+                .and_then(|status| status.applied_revision.as_deref());
+            ensure!(
+                applied.is_some_and(|revision| revision.ends_with(commit)),
+                "it is at {applied:?}"
+            );
             check_ready(service)
         };
         self.until(&format!("be ready at {commit}"), names, check).await
@@ -111,8 +142,14 @@ impl Ground {
     /// Waits until the hub has assigned this commit to these services.
     pub async fn assigned(&self, names: &[String], commit: &str) -> Result<()> {
         let check = |service: &ServiceDeployment| {
-            let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
-            ensure!(assigned.is_some_and(|revision| revision.ends_with(commit)), "{assigned:?} is assigned");
+            let assigned = service
+                .status
+                .as_ref()
+                .and_then(|status| status.assigned_revision.as_deref());
+            ensure!(
+                assigned.is_some_and(|revision| revision.ends_with(commit)),
+                "{assigned:?} is assigned"
+            );
             Ok(())
         };
         self.until(&format!("be assigned {commit}"), names, check).await
@@ -126,7 +163,11 @@ impl Ground {
     ) -> Result<()> {
         let wanted: BTreeSet<&String> = names.iter().collect();
         let check = |service: &ServiceDeployment| {
-            if wanted.contains(&service.name_any()) { check(service) } else { Ok(()) }
+            if wanted.contains(&service.name_any()) {
+                check(service)
+            } else {
+                Ok(())
+            }
         };
         let (what, services) = (format!("{} services to {what}", names.len()), self.services());
         let ready = wait_for_all(&what, HEALTHY, &services, check).await;
@@ -145,7 +186,10 @@ impl Ground {
 fn check_ready(service: &ServiceDeployment) -> Result<()> {
     let status = service.status.as_ref().context("the service has no status")?;
     let is_current = status.observed_generation == service.metadata.generation;
-    let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    let is_ready = status
+        .conditions
+        .iter()
+        .any(|c| c.type_ == "Ready" && c.status == "True");
     ensure!(is_current && is_ready, "its conditions are {:?}", status.conditions);
     Ok(())
 }

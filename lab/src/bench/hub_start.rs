@@ -28,9 +28,27 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     }
     let workload = format!("{rounds} starts, empty data");
     Ok(vec![
-        Figure::new("hub_first_start_p50", &workload, milliseconds(percentile(&mut first, 0.5)), "ms").at_most(GOAL),
-        Figure::new("hub_first_start_max", &workload, milliseconds(percentile(&mut first, 1.0)), "ms").at_most(GOAL),
-        Figure::new("hub_restart_p50", &workload, milliseconds(percentile(&mut again, 0.5)), "ms").at_most(GOAL),
+        Figure::new(
+            "hub_first_start_p50",
+            &workload,
+            milliseconds(percentile(&mut first, 0.5)),
+            "ms",
+        )
+        .at_most(GOAL),
+        Figure::new(
+            "hub_first_start_max",
+            &workload,
+            milliseconds(percentile(&mut first, 1.0)),
+            "ms",
+        )
+        .at_most(GOAL),
+        Figure::new(
+            "hub_restart_p50",
+            &workload,
+            milliseconds(percentile(&mut again, 0.5)),
+            "ms",
+        )
+        .at_most(GOAL),
         Figure::new("hub_resident", &workload, resident as f64 / f64::from(1 << 20), "MiB"),
     ])
 }

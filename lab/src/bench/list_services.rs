@@ -22,14 +22,24 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut hub = Hub::start(dir.path()).await?;
     let client = hub.client().await?;
     let clusters: Api<Cluster> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
-    clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
+    clusters
+        .create(
+            &PostParams::default(),
+            &Cluster::new("east", serde_json::from_value(json!({}))?),
+        )
+        .await?;
 
     let services: Api<ServiceDeployment> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
     let start = Instant::now();
     stream::iter(0..count)
         .map(|n| {
             let services = services.clone();
-            async move { services.create(&PostParams::default(), &service(n)?).await.map_err(anyhow::Error::from) }
+            async move {
+                services
+                    .create(&PostParams::default(), &service(n)?)
+                    .await
+                    .map_err(anyhow::Error::from)
+            }
         })
         .buffer_unordered(WRITERS)
         .try_for_each(|_| async { Ok(()) })
@@ -39,8 +49,17 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..LISTS {
         let mut kubectl = bare_command(Tools::find()?.kubectl());
-        kubectl.env("HOME", dir.path()).arg("--kubeconfig").arg(hub.kubeconfig());
-        kubectl.args(["get", "servicedeployments.farwater.dev", "-n", ADMIN_NAMESPACE, "--no-headers"]);
+        kubectl
+            .env("HOME", dir.path())
+            .arg("--kubeconfig")
+            .arg(hub.kubeconfig());
+        kubectl.args([
+            "get",
+            "servicedeployments.farwater.dev",
+            "-n",
+            ADMIN_NAMESPACE,
+            "--no-headers",
+        ]);
         let start = Instant::now();
         let output = kubectl.output()?;
         times.push(start.elapsed());
@@ -55,9 +74,24 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let workload = format!("{count} ServiceDeployments");
     let resident = hub.process().resident_bytes()? as f64 / f64::from(1 << 20);
     Ok(vec![
-        Figure::new("kubectl_list_p50", &workload, milliseconds(percentile(&mut times, 0.5)), "ms"),
-        Figure::new("same_pages_without_kubectl_p50", &workload, milliseconds(hub_alone), "ms"),
-        Figure::new("writes_per_second", &workload, f64::from(count) / writing.as_secs_f64(), "1/s"),
+        Figure::new(
+            "kubectl_list_p50",
+            &workload,
+            milliseconds(percentile(&mut times, 0.5)),
+            "ms",
+        ),
+        Figure::new(
+            "same_pages_without_kubectl_p50",
+            &workload,
+            milliseconds(hub_alone),
+            "ms",
+        ),
+        Figure::new(
+            "writes_per_second",
+            &workload,
+            f64::from(count) / writing.as_secs_f64(),
+            "1/s",
+        ),
         Figure::new("hub_resident", &workload, resident, "MiB"),
     ])
 }

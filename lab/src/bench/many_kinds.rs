@@ -21,7 +21,10 @@ const GROUP: &str = "things.example.com";
 const ESTABLISHED: std::time::Duration = std::time::Duration::from_secs(300);
 
 pub fn workload(definitions: usize, services: usize) -> String {
-    format!("{definitions} CRDs, {services} services, {} objects of {KINDS} kinds", services * KINDS)
+    format!(
+        "{definitions} CRDs, {services} services, {} objects of {KINDS} kinds",
+        services * KINDS
+    )
 }
 
 /// Creates so many kinds, including those of the services, and waits until they are served.
@@ -36,7 +39,11 @@ pub async fn define(client: &Client, count: usize) -> Result<()> {
             .with_context(|| format!("create kind {n}"))?;
         Ok(())
     };
-    stream::iter(0..count).map(create).buffer_unordered(8).try_collect::<()>().await?;
+    stream::iter(0..count)
+        .map(create)
+        .buffer_unordered(8)
+        .try_collect::<()>()
+        .await?;
     wait_for("the kinds to be served", ESTABLISHED, || async {
         let all = definitions.list(&ListParams::default()).await?;
         let is_served = |one: &CustomResourceDefinition| {
@@ -76,7 +83,9 @@ pub fn folder(n: usize) -> String {
 
 /// One object of each kind in each service's folder.
 pub fn files(services: usize) -> Vec<(String, String)> {
-    (0..services).map(|n| (format!("{}/all.yaml", folder(n)), objects())).collect()
+    (0..services)
+        .map(|n| (format!("{}/all.yaml", folder(n)), objects()))
+        .collect()
 }
 
 fn objects() -> String {
@@ -85,7 +94,11 @@ fn objects() -> String {
         ("v1", "Secret", "stringData: {password: none}"),
         ("v1", "ServiceAccount", "automountServiceAccountToken: false"),
         ("v1", "Service", "spec: {selector: {app: web}, ports: [{port: 80}]}"),
-        ("v1", "LimitRange", "spec: {limits: [{type: Container, max: {memory: 1Gi}}]}"),
+        (
+            "v1",
+            "LimitRange",
+            "spec: {limits: [{type: Container, max: {memory: 1Gi}}]}",
+        ),
         ("rbac.authorization.k8s.io/v1", "Role", "rules: []"),
         (
             "rbac.authorization.k8s.io/v1",
@@ -95,8 +108,13 @@ fn objects() -> String {
         ("networking.k8s.io/v1", "NetworkPolicy", "spec: {podSelector: {}}"),
     ];
     let own = own.map(|(version, kind, rest)| (version.to_owned(), kind.to_owned(), rest));
-    let custom = (0..CUSTOM)
-        .map(|n| (format!("{GROUP}/v1"), format!("Thing{n}"), "spec: {size: 3, colour: green, parts: [{name: a}]}"));
+    let custom = (0..CUSTOM).map(|n| {
+        (
+            format!("{GROUP}/v1"),
+            format!("Thing{n}"),
+            "spec: {size: 3, colour: green, parts: [{name: a}]}",
+        )
+    });
     let all = own.into_iter().chain(custom);
     all.map(|(version, kind, rest)| {
         format!("---\napiVersion: {version}\nkind: {kind}\nmetadata: {{name: web}}\n{rest}\n")
@@ -113,10 +131,15 @@ mod tests {
     #[test]
     fn the_workload_is_what_its_name_says() {
         let files = files(SERVICES);
-        let kinds: Vec<&str> =
-            files.iter().flat_map(|(_, text)| text.lines().filter_map(|line| line.strip_prefix("kind: "))).collect();
+        let kinds: Vec<&str> = files
+            .iter()
+            .flat_map(|(_, text)| text.lines().filter_map(|line| line.strip_prefix("kind: ")))
+            .collect();
         assert_eq!((files.len(), kinds.len()), (SERVICES, 200));
         assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>().len(), KINDS);
-        assert_eq!(workload(DEFINITIONS, SERVICES), "300 CRDs, 10 services, 200 objects of 20 kinds");
+        assert_eq!(
+            workload(DEFINITIONS, SERVICES),
+            "300 CRDs, 10 services, 200 objects of 20 kinds"
+        );
     }
 }

@@ -35,7 +35,10 @@ const FILES: &[(&str, &str)] = &[("app/a.yaml", "apiVersion: v1\nkind: ConfigMap
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let services = if quick { 1_000 } else { 10_000 };
-    let handed: Vec<usize> = [0, 1, 10, 100, 1_000, 10_000].into_iter().filter(|count| *count <= services).collect();
+    let handed: Vec<usize> = [0, 1, 10, 100, 1_000, 10_000]
+        .into_iter()
+        .filter(|count| *count <= services)
+        .collect();
     let dir = tempfile::tempdir()?;
     let mut hub = Hub::start(dir.path()).await?;
     let client = hub.client().await?;
@@ -43,12 +46,18 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     git.create("infra")?.commit("main", FILES)?;
     eprintln!("creating {services} services");
     fill(&client, &git.url("infra"), services, &handed).await?;
-    until(&client, "all services to be resolved", FILLED, |counted| counted.resolved >= services as u64).await?;
+    until(&client, "all services to be resolved", FILLED, |counted| {
+        counted.resolved >= services as u64
+    })
+    .await?;
     settle(&client).await?;
 
     let process = hub.process().id();
-    let workload =
-        format!("{services} services on {} clusters share one context of {} keys", clusters(services), handed.len());
+    let workload = format!(
+        "{services} services on {} clusters share one context of {} keys",
+        clusters(services),
+        handed.len()
+    );
     let mut figures = Vec::new();
     let mut each = Vec::new();
     for count in &handed {
@@ -70,7 +79,9 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
                 after.resolved - counted.resolved
             );
             let rest = Duration::from_secs_f64(idle * begun.elapsed().as_secs_f64());
-            busy += usage::processor_time(process)?.saturating_sub(before).saturating_sub(rest);
+            busy += usage::processor_time(process)?
+                .saturating_sub(before)
+                .saturating_sub(rest);
         }
         let rounds = u32::try_from(ROUNDS)?;
         let (busy, took) = (busy / rounds, took / rounds);
@@ -87,7 +98,12 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             let of_all = busy.saturating_sub(*none).as_secs_f64();
             (of_all / count.max(1) as f64 * 100_000_000.0).round() / 100.0
         };
-        let figure = Figure::new("processor_time_per_service_that_is_handed_it", &workload, of_one(*most, all), "us");
+        let figure = Figure::new(
+            "processor_time_per_service_that_is_handed_it",
+            &workload,
+            of_one(*most, all),
+            "us",
+        );
         figures.push(figure.at_most_of(&format!("of {fewer} services"), of_one(*fewer, some), SHARE));
     }
     Ok(figures)
@@ -106,10 +122,18 @@ async fn fill(client: &Client, url: &str, services: usize, handed: &[usize]) -> 
     create(client, repository).await?;
     let configuration: serde_json::Map<String, Value> =
         handed.iter().map(|count| (key(*count), json!("as it was"))).collect();
-    let context = ServiceContext::new("shared", serde_json::from_value(json!({"configuration": configuration}))?);
+    let context = ServiceContext::new(
+        "shared",
+        serde_json::from_value(json!({"configuration": configuration}))?,
+    );
     create(client, context).await?;
     let all: Vec<Cluster> = (0..clusters(services))
-        .map(|n| Ok(Cluster::new(&format!("cluster-{n:04}"), serde_json::from_value(json!({}))?)))
+        .map(|n| {
+            Ok(Cluster::new(
+                &format!("cluster-{n:04}"),
+                serde_json::from_value(json!({}))?,
+            ))
+        })
         .collect::<Result<_>>()?;
     create_all(client, all).await?;
     let all: Vec<ServiceDeployment> = (0..services)
@@ -162,7 +186,9 @@ where
 async fn change(client: &Client, count: usize, round: usize) -> Result<()> {
     let contexts: Api<ServiceContext> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
     let patch = json!({"spec": {"configuration": {key(count): format!("round {round}")}}});
-    contexts.patch("shared", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    contexts
+        .patch("shared", &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
     Ok(())
 }
 
@@ -174,9 +200,13 @@ struct Counted {
 }
 
 async fn count(client: &Client) -> Result<Counted> {
-    let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
+    let metrics = client
+        .request_text(http::Request::get("/metrics").body(Vec::new())?)
+        .await?;
     let sum = |name: &str| -> Result<u64> {
-        let lines = metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        let lines = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
         let mut sum = None;
         for (_, value) in lines {
             sum = Some(sum.unwrap_or(0) + value.parse::<u64>()?);

@@ -27,7 +27,11 @@ const AGENT_PROCESSOR: f64 = 1.0;
 const HEALTHY: Duration = Duration::from_secs(180);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    let (rounds, rest) = if quick { (1, Duration::from_secs(10)) } else { (3, Duration::from_secs(600)) };
+    let (rounds, rest) = if quick {
+        (1, Duration::from_secs(10))
+    } else {
+        (3, Duration::from_secs(600))
+    };
     let shipped = Shipped::make()?;
     let compressed = |image: &farwater_image::Image| usage::megabytes(image.compressed as u64);
     let mut figures = vec![
@@ -86,10 +90,16 @@ async fn deploy(site: &Site) -> Result<()> {
     many_kinds::define(&site.node.client().await?, many_kinds::DEFINITIONS).await?;
     let repository = site.git.create("settings")?;
     let files = many_kinds::files(many_kinds::SERVICES);
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     repository.commit("main", &files)?;
     let spec = serde_json::from_value(json!({"url": site.git.url("settings")}))?;
-    site.ours().await?.create(&PostParams::default(), &GitRepository::new("settings", spec)).await?;
+    site.ours()
+        .await?
+        .create(&PostParams::default(), &GitRepository::new("settings", spec))
+        .await?;
     let services: Api<ServiceDeployment> = site.ours().await?;
     let names: Vec<String> = (0..many_kinds::SERVICES).map(many_kinds::service).collect();
     for (n, name) in names.iter().enumerate() {
@@ -103,7 +113,10 @@ async fn deploy(site: &Site) -> Result<()> {
     for name in &names {
         wait_for(&format!("{name} to be healthy"), HEALTHY, || async {
             let conditions = services.get(name).await?.status.unwrap_or_default().conditions;
-            Ok(conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True").then_some(()))
+            Ok(conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True")
+                .then_some(()))
         })
         .await?;
     }
@@ -119,22 +132,38 @@ struct Container {
 
 impl Container {
     fn of(pod: &Pod) -> Result<Self> {
-        let states = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-        let id = states.and_then(|states| states.first()?.container_id.as_deref()).context("no container runs")?;
+        let states = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.container_statuses.as_ref());
+        let id = states
+            .and_then(|states| states.first()?.container_id.as_deref())
+            .context("no container runs")?;
         let id = id.rsplit('/').next().unwrap_or(id);
         for entry in fs::read_dir("/proc").context("list processes")? {
-            let Some(process) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let Some(process) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
             // Skip a process that has ended meanwhile.
-            let Ok(groups) = fs::read_to_string(format!("/proc/{process}/cgroup")) else { continue };
+            let Ok(groups) = fs::read_to_string(format!("/proc/{process}/cgroup")) else {
+                continue;
+            };
             if groups.contains(id) {
-                return Ok(Self { process, groups: parse_groups(&groups) });
+                return Ok(Self {
+                    process,
+                    groups: parse_groups(&groups),
+                });
             }
         }
         anyhow::bail!("no process of the container {id} found")
     }
 
     fn file(&self, controller: &str, v1: &str, v2: &str) -> Result<String> {
-        let of = |wanted: &str| self.groups.iter().find(|(controllers, _)| controllers.split(',').any(|c| c == wanted));
+        let of = |wanted: &str| {
+            self.groups
+                .iter()
+                .find(|(controllers, _)| controllers.split(',').any(|c| c == wanted))
+        };
         let path = match (of(controller), of("")) {
             (Some((_, group)), _) => format!("/sys/fs/cgroup/{controller}{group}/{v1}"),
             (None, Some((_, group))) => format!("/sys/fs/cgroup{group}/{v2}"),
@@ -145,11 +174,18 @@ impl Container {
 
     /// Memory as `kubectl top` reports it: usage without the inactive file cache.
     fn working_set(&self) -> Result<u64> {
-        let used: u64 = self.file("memory", "memory.usage_in_bytes", "memory.current")?.trim().parse()?;
+        let used: u64 = self
+            .file("memory", "memory.usage_in_bytes", "memory.current")?
+            .trim()
+            .parse()?;
         let stat = self.file("memory", "memory.stat", "memory.stat")?;
-        let value = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        let inactive =
-            value("total_inactive_file ").or_else(|| value("inactive_file ")).context("no inactive files")?;
+        let value = |name: &str| {
+            stat.lines()
+                .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let inactive = value("total_inactive_file ")
+            .or_else(|| value("inactive_file "))
+            .context("no inactive files")?;
         Ok(used.saturating_sub(inactive))
     }
 

@@ -33,10 +33,18 @@ const BESIDE_SHARE: f64 = 2.0;
 const BESIDE_TIMES: usize = 10;
 const SMALL: [(&str, &str); 2] = [
     ("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"),
-    ("templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\n"),
+    (
+        "templates/a.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\n",
+    ),
 ];
-const ENDLESS: [(&str, &str); 2] =
-    [SMALL[0], ("templates/a.yaml", "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")];
+const ENDLESS: [(&str, &str); 2] = [
+    SMALL[0],
+    (
+        "templates/a.yaml",
+        "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}",
+    ),
+];
 
 /// Files of one service, as a folder and as a bundle.
 struct Work {
@@ -64,13 +72,17 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         kustomize
     })?;
     // The kustomize command is compared without a goal.
-    for (work, peer, theirs, share) in
-        [(&chart, "helm template", helm, Some(SHARE)), (&overlay, "kustomize build", kustomize, None)]
-    {
+    for (work, peer, theirs, share) in [
+        (&chart, "helm template", helm, Some(SHARE)),
+        (&overlay, "kustomize build", kustomize, None),
+    ] {
         let engine = engine(&tools, 0);
         let each = render(&engine, work, renders, |n| format!("web-{n}")).await?;
         let per_second = rounded(each.len() as f64 / each.iter().sum::<Duration>().as_secs_f64());
-        let workload = format!("{} of another project, {renders} renders one after the other", work.name);
+        let workload = format!(
+            "{} of another project, {renders} renders one after the other",
+            work.name
+        );
         let figure = Figure::new("renders", &workload, per_second, "1/s");
         figures.push(match share {
             Some(share) => figure.beside(peer.to_owned(), rounded(theirs), share),
@@ -86,7 +98,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 /// Runs each render in its own child, which was started before.
 async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
     let (engine, renders) = (engine(tools, 0), BESIDE_TIMES * renders);
-    let (small, endless) = (Work::made("small chart", &SMALL)?, Work::made("endless chart", &ENDLESS)?);
+    let (small, endless) = (
+        Work::made("small chart", &SMALL)?,
+        Work::made("endless chart", &ENDLESS)?,
+    );
     let (one, other) = tokio::join!(small.render(&engine, "one"), small.render(&engine, "other"));
     check(&one)?;
     check(&other)?;
@@ -104,7 +119,12 @@ async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
         each = render(&engine, &small, renders, |n| format!("beside-{n}")) => each?,
     };
     let workload = format!("{renders} renders of a small chart, beside one that never ends");
-    let figure = Figure::new("render_p99", &workload, milliseconds(percentile(&mut beside, 0.99)), "ms");
+    let figure = Figure::new(
+        "render_p99",
+        &workload,
+        milliseconds(percentile(&mut beside, 0.99)),
+        "ms",
+    );
     Ok(figure.at_most_of("alone", milliseconds(percentile(&mut quiet, 0.99)), BESIDE_SHARE))
 }
 
@@ -114,8 +134,12 @@ async fn cached(tools: &Tools, work: &Work, renders: usize, anew: &[Duration]) -
     let mut each = render(&engine, work, renders + 1, |_| "web".to_owned()).await?;
     let mut again = each.split_off(1);
     let microseconds = |times: &mut [Duration]| rounded(percentile(times, 0.5).as_secs_f64() * 1e6);
-    let figure =
-        Figure::new("cached render", &format!("{} of another project", work.name), microseconds(&mut again), "µs");
+    let figure = Figure::new(
+        "cached render",
+        &format!("{} of another project", work.name),
+        microseconds(&mut again),
+        "µs",
+    );
     Ok(figure.at_most_of("rendered anew", microseconds(&mut anew.to_vec()), CACHED_SHARE))
 }
 
@@ -181,7 +205,12 @@ impl Work {
         let (limits, path) = (BundleLimits::default(), RelPath::parse_folder(path)?);
         let needed = closure(&tree, &root, &path, &limits)?;
         let archive = Archive::read(archive::pack(&tree, &needed, &limits)?, &limits)?;
-        Ok(Self { name, folder, archive, path })
+        Ok(Self {
+            name,
+            folder,
+            archive,
+            path,
+        })
     }
 
     async fn render(&self, engine: &Engine, name: &str) -> Output {
@@ -190,8 +219,15 @@ impl Work {
             path: &self.path,
             renderers: &[],
             patches: &[],
-            release: Release { name, namespace: "web", is_upgrade: false },
-            capabilities: &Capabilities { kube_version: "v1.33.0".to_owned(), ..Capabilities::default() },
+            release: Release {
+                name,
+                namespace: "web",
+                is_upgrade: false,
+            },
+            capabilities: &Capabilities {
+                kube_version: "v1.33.0".to_owned(),
+                ..Capabilities::default()
+            },
             parameters: &Map::new(),
             secret: false,
             uncached: false,
@@ -222,8 +258,11 @@ fn commands_per_second(count: usize, command: impl Fn() -> Command) -> Result<f6
     for _ in 0..count {
         let mut command = command();
         let begun = Instant::now();
-        let status =
-            command.stdout(Stdio::null()).stderr(Stdio::null()).status().context("start a command to compare with")?;
+        let status = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .context("start a command to compare with")?;
         each.push(begun.elapsed().as_secs_f64());
         ensure!(status.success(), "{command:?} failed");
     }

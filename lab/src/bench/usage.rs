@@ -65,8 +65,15 @@ fn read(process: u32, file: &str) -> Result<String> {
 }
 
 fn kilobytes(text: &str, field: &str) -> Result<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field} line"))?;
-    value.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {field} {value:?}"))
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .with_context(|| format!("no {field} line"))?;
+    value
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .with_context(|| format!("read {field} {value:?}"))
 }
 
 /// Fields 14 and 15 of `stat`: user and system time. The second field, the name, may contain spaces and parentheses.
@@ -79,7 +86,10 @@ fn times(stat: &str, count: usize) -> Result<Vec<u64>> {
     let (_, fields) = stat.rsplit_once(')').context("stat has no name")?;
     let fields: Vec<&str> = fields.split_whitespace().skip(11).take(count).collect();
     ensure!(fields.len() == count, "stat has no times");
-    fields.into_iter().map(|field| field.parse::<u64>().context("read a time of stat")).collect()
+    fields
+        .into_iter()
+        .map(|field| field.parse::<u64>().context("read a time of stat"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -97,7 +107,10 @@ mod tests {
     #[test]
     fn a_running_program_has_memory() {
         let memory = memory(std::process::id()).unwrap();
-        assert!(memory.resident >= memory.anonymous && memory.resident >= memory.proportional, "{memory:?}");
+        assert!(
+            memory.resident >= memory.anonymous && memory.resident >= memory.proportional,
+            "{memory:?}"
+        );
         assert!(kilobytes("VmRSS:\t  12 kB\n", "Pss:").is_err());
     }
 }

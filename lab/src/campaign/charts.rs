@@ -23,9 +23,18 @@ const CHARTS: [(&str, &str); 8] = [
     ("sigs.k8s.io/descheduler@v0.36.0", "charts/descheduler"),
     ("github.com/kyverno/kyverno@v1.19.1", "charts/kyverno"),
     ("github.com/kyverno/kyverno@v1.19.1", "charts/kyverno-policies"),
-    ("github.com/open-policy-agent/gatekeeper/v3@v3.23.1", "charts/gatekeeper"),
-    ("github.com/open-policy-agent/gatekeeper/v3@v3.23.1", "manifest_staging/charts/gatekeeper"),
-    ("github.com/external-secrets/external-secrets@v1.3.2", "deploy/charts/external-secrets"),
+    (
+        "github.com/open-policy-agent/gatekeeper/v3@v3.23.1",
+        "charts/gatekeeper",
+    ),
+    (
+        "github.com/open-policy-agent/gatekeeper/v3@v3.23.1",
+        "manifest_staging/charts/gatekeeper",
+    ),
+    (
+        "github.com/external-secrets/external-secrets@v1.3.2",
+        "deploy/charts/external-secrets",
+    ),
     ("github.com/dapr/dapr@v1.14.0", "charts/dapr"),
     ("github.com/cilium/cilium@v1.20.2", "install/kubernetes/cilium"),
 ];
@@ -36,9 +45,15 @@ const FURTHER: [(&str, &str); 6] = [
         "install/kubernetes/cilium",
         "{hubble: {enabled: false}, kubeProxyReplacement: true, ingressController: {enabled: true}}",
     ),
-    ("charts/kyverno", "{admissionController: {replicas: 3}, grafana: {enabled: true}}"),
+    (
+        "charts/kyverno",
+        "{admissionController: {replicas: 3}, grafana: {enabled: true}}",
+    ),
     ("charts/dapr", "{global: {ha: {enabled: true}}}"),
-    ("charts/descheduler", "{kind: Deployment, replicas: 2, leaderElection: {enabled: true}}"),
+    (
+        "charts/descheduler",
+        "{kind: Deployment, replicas: 2, leaderElection: {enabled: true}}",
+    ),
     ("charts/gatekeeper", "{replicas: 1, enableExternalData: false}"),
 ];
 /// Charts that make something up unless their values forbid it.
@@ -75,14 +90,20 @@ pub async fn round(seed: u64) -> Result<Round> {
         eprintln!("{folder} of {module}: {same} the same, {neither} rendered by neither");
         figures.push(json!({"module": module, "chart": folder, "same": same, "neither": neither}));
     }
-    Ok(Round { count, failures, figures: json!({"seed": seed, "charts": figures}) })
+    Ok(Round {
+        count,
+        failures,
+        figures: json!({"seed": seed, "charts": figures}),
+    })
 }
 
 /// Where the sources of a module are.
 fn download(module: &str) -> Result<std::path::PathBuf> {
     let place = temporary_folder("farwater-charts-")?;
     let mut go = Command::new("go");
-    go.current_dir(place.path()).env("GOWORK", "off").args(["mod", "download", "-json", module]);
+    go.current_dir(place.path())
+        .env("GOWORK", "off")
+        .args(["mod", "download", "-json", module]);
     let output = go.output().context("start go")?;
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     match told["Dir"].as_str() {
@@ -106,8 +127,11 @@ fn take(chart: &Path) -> Result<tempfile::TempDir> {
     let about = copy.path().join("Chart.yaml");
     let mut stated: Value = serde_saphyr::from_str(&fs::read_to_string(&about)?)?;
     if let Some(dependencies) = stated["dependencies"].as_array_mut() {
-        dependencies
-            .retain(|one| one["name"].as_str().is_some_and(|name| copy.path().join("charts").join(name).is_dir()));
+        dependencies.retain(|one| {
+            one["name"]
+                .as_str()
+                .is_some_and(|name| copy.path().join("charts").join(name).is_dir())
+        });
         fs::write(&about, stated.to_string())?;
     }
     Ok(copy)
@@ -158,8 +182,15 @@ impl Case<'_> {
             path: &path,
             renderers: &renderers,
             patches: &[],
-            release: Release { name: "rel", namespace: "default", is_upgrade: false },
-            capabilities: &Capabilities { kube_version: "v1.36.0".to_owned(), ..Capabilities::default() },
+            release: Release {
+                name: "rel",
+                namespace: "default",
+                is_upgrade: false,
+            },
+            capabilities: &Capabilities {
+                kube_version: "v1.36.0".to_owned(),
+                ..Capabilities::default()
+            },
             parameters: &Map::new(),
             secret: false,
             uncached: true,
@@ -176,10 +207,20 @@ impl Case<'_> {
         let values = home.path().join("values.yaml");
         fs::write(&values, self.values)?;
         let mut helm = Command::new(tools.helm());
-        helm.args(["template", "rel"]).arg(self.chart).args(["--include-crds", "--kube-version", "v1.36.0", "-f"]);
-        let output = helm.arg(&values).env_clear().env("HOME", home.path()).output().context("start helm")?;
+        helm.args(["template", "rel"])
+            .arg(self.chart)
+            .args(["--include-crds", "--kube-version", "v1.36.0", "-f"]);
+        let output = helm
+            .arg(&values)
+            .env_clear()
+            .env("HOME", home.path())
+            .output()
+            .context("start helm")?;
         if !output.status.success() {
-            return Ok(Err(anyhow::anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim())));
+            return Ok(Err(anyhow::anyhow!(
+                "{}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )));
         }
         Ok(read(std::str::from_utf8(&output.stdout)?))
     }
@@ -188,23 +229,41 @@ impl Case<'_> {
 /// The objects of what helm printed.
 fn read(text: &str) -> Result<Vec<Value>> {
     let mut collector = Collector::new("default");
-    let origin = Origin { file: RelPath::parse("stdout.yaml")?, line: 0, document: 0 };
-    for document in yaml::parse(text, &Budget { nodes: 10_000_000, bytes: 64 << 20, depth: 100 })? {
+    let origin = Origin {
+        file: RelPath::parse("stdout.yaml")?,
+        line: 0,
+        document: 0,
+    };
+    for document in yaml::parse(
+        text,
+        &Budget {
+            nodes: 10_000_000,
+            bytes: 64 << 20,
+            depth: 100,
+        },
+    )? {
         if !document.is_null() {
             collector.add_rendered(&origin, document.into_json()?);
         }
     }
     let manifests = collector.finish();
     ensure!(manifests.is_complete(), "{:?}", manifests.errors());
-    Ok(manifests.objects().iter().map(|manifest| manifest.value.clone()).collect())
+    Ok(manifests
+        .objects()
+        .iter()
+        .map(|manifest| manifest.value.clone())
+        .collect())
 }
 
 /// The object and the first line in which it differs.
 fn first_difference(ours: &[Value], theirs: &[Value]) -> Option<String> {
     let named = |values: &[Value]| -> BTreeMap<String, Value> {
         let name = |value: &Value| {
-            format!("{} {}/{}", value["kind"], value["metadata"]["namespace"], value["metadata"]["name"])
-                .replace('"', "")
+            format!(
+                "{} {}/{}",
+                value["kind"], value["metadata"]["namespace"], value["metadata"]["name"]
+            )
+            .replace('"', "")
         };
         values.iter().map(|value| (name(value), value.clone())).collect()
     };
@@ -222,9 +281,18 @@ fn first_difference(ours: &[Value], theirs: &[Value]) -> Option<String> {
         }
         let lines = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default();
         let (ours, theirs) = (lines(ours), lines(theirs));
-        let line = ours.lines().zip(theirs.lines()).enumerate().find(|(_, (ours, theirs))| ours != theirs);
+        let line = ours
+            .lines()
+            .zip(theirs.lines())
+            .enumerate()
+            .find(|(_, (ours, theirs))| ours != theirs);
         let (number, (ours, theirs)) = line.unwrap_or((0, ("", "")));
-        Some(format!("{name}, line {}: {:?}, and helm has {:?}", number + 1, ours.trim(), theirs.trim()))
+        Some(format!(
+            "{name}, line {}: {:?}, and helm has {:?}",
+            number + 1,
+            ours.trim(),
+            theirs.trim()
+        ))
     })
 }
 

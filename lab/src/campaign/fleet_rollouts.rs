@@ -32,11 +32,15 @@ pub async fn round(seed: u64) -> Result<Round> {
     };
     let outcome = rollouts::run(&planes, play, |scene| eprintln!("  {scene}")).await;
     Ok(match outcome {
-        Ok(outcome) => {
-            Round { count: u64::from(outcome.kills), failures: Vec::new(), figures: serde_json::to_value(&outcome)? }
-        }
-        Err(error) => {
-            Round { count: 0, failures: vec![format!("seed {seed}: {error:#}")], figures: json!({"seed": seed}) }
-        }
+        Ok(outcome) => Round {
+            count: u64::from(outcome.kills),
+            failures: Vec::new(),
+            figures: serde_json::to_value(&outcome)?,
+        },
+        Err(error) => Round {
+            count: 0,
+            failures: vec![format!("seed {seed}: {error:#}")],
+            figures: json!({"seed": seed}),
+        },
     })
 }

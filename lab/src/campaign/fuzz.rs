@@ -76,7 +76,13 @@ pub async fn round(seed: u64) -> Result<Round> {
     let mut codes = std::collections::BTreeMap::<u16, u64>::new();
     let mut failures = Vec::new();
     for (number, answer) in answers {
-        let Asked { method, path, kind, body, .. } = &asked[number];
+        let Asked {
+            method,
+            path,
+            kind,
+            body,
+            ..
+        } = &asked[number];
         let told = format!("seed {seed}, request {number}: {method} {path} {kind}");
         match answer {
             Ok((code, said)) => {
@@ -95,11 +101,17 @@ pub async fn round(seed: u64) -> Result<Round> {
     }
     failures.truncate(20);
     let figures = json!({"seed": seed, "seconds": begun.elapsed().as_secs_f64().round(), "codes": codes});
-    Ok(Round { count: REQUESTS, failures, figures })
+    Ok(Round {
+        count: REQUESTS,
+        failures,
+        figures,
+    })
 }
 
 fn shown(body: &[u8]) -> String {
-    String::from_utf8_lossy(&body[..body.len().min(400)]).escape_debug().to_string()
+    String::from_utf8_lossy(&body[..body.len().min(400)])
+        .escape_debug()
+        .to_string()
 }
 
 async fn prepare(client: &Client) -> Result<()> {
@@ -109,10 +121,14 @@ async fn prepare(client: &Client) -> Result<()> {
             format!("{NAMESPACE}/configmaps"),
             json!({"metadata": {"name": "map", "labels": {"a": "b"}}, "data": {"a": "b"}}),
         ),
-        (format!("{NAMESPACE}/serviceaccounts"), json!({"metadata": {"name": "map"}, "secrets": [{"name": "a"}]})),
+        (
+            format!("{NAMESPACE}/serviceaccounts"),
+            json!({"metadata": {"name": "map"}, "secrets": [{"name": "a"}]}),
+        ),
     ] {
-        let request =
-            Request::post(path).header("content-type", "application/json").body(serde_json::to_vec(&body)?)?;
+        let request = Request::post(path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&body)?)?;
         client.request_text(request).await.context("prepare")?;
     }
     Ok(())
@@ -121,9 +137,13 @@ async fn prepare(client: &Client) -> Result<()> {
 /// Status code of the answer, and its text for a server error.
 async fn send(client: &Client, asked: &Asked) -> Result<(u16, String)> {
     let request = Request::builder().method(asked.method).uri(&asked.path);
-    let request = request.header("content-type", asked.kind).header("accept", asked.accept);
+    let request = request
+        .header("content-type", asked.kind)
+        .header("accept", asked.accept);
     // Skip a path that no client could send.
-    let Ok(request) = request.body(Body::from(asked.body.clone())) else { return Ok((0, String::new())) };
+    let Ok(request) = request.body(Body::from(asked.body.clone())) else {
+        return Ok((0, String::new()));
+    };
     let answer = tokio::time::timeout(ANSWERED, async {
         let answer = client.send(request).await?;
         let code = answer.status().as_u16();
@@ -135,39 +155,85 @@ async fn send(client: &Client, asked: &Asked) -> Result<(u16, String)> {
 }
 
 fn generate(random: &mut StdRng) -> Asked {
-    let resource = *["configmaps", "serviceaccounts", "secrets"].choose(random).unwrap_or(&"configmaps");
+    let resource = *["configmaps", "serviceaccounts", "secrets"]
+        .choose(random)
+        .unwrap_or(&"configmaps");
     let own = "/apis/farwater.dev/v1alpha1/namespaces/fuzz/servicecontexts";
-    let one = if random.random_bool(0.8) { format!("{NAMESPACE}/{resource}/map") } else { format!("{own}/map") };
+    let one = if random.random_bool(0.8) {
+        format!("{NAMESPACE}/{resource}/map")
+    } else {
+        format!("{own}/map")
+    };
     let collection = one.trim_end_matches("/map").to_owned();
     let json = |value: &Value| value.to_string().into_bytes();
     let manager = format!("fieldManager={}", encoded(&text(random)));
     let (method, path, kind, body) = match random.random_range(0..7) {
         0 => ("PATCH", one, "application/json-patch+json", json(&operations(random))),
-        1 => ("PATCH", one, "application/merge-patch+json", json(&object(random, DEPTH))),
-        2 => ("PATCH", one, "application/strategic-merge-patch+json", json(&strategic(random))),
+        1 => (
+            "PATCH",
+            one,
+            "application/merge-patch+json",
+            json(&object(random, DEPTH)),
+        ),
+        2 => (
+            "PATCH",
+            one,
+            "application/strategic-merge-patch+json",
+            json(&strategic(random)),
+        ),
         3 => (
             "PATCH",
             format!("{one}?{manager}&force=true"),
             "application/apply-patch+yaml",
             json(&manifest(random, resource)),
         ),
-        4 => ("POST", collection, "application/json", json(&manifest(random, resource))),
-        5 => ("POST", collection, "application/vnd.kubernetes.protobuf", protobuf(random)),
+        4 => (
+            "POST",
+            collection,
+            "application/json",
+            json(&manifest(random, resource)),
+        ),
+        5 => (
+            "POST",
+            collection,
+            "application/vnd.kubernetes.protobuf",
+            protobuf(random),
+        ),
         _ => {
-            let selectors =
-                format!("labelSelector={}&fieldSelector={}", encoded(&selector(random)), encoded(&selector(random)));
+            let selectors = format!(
+                "labelSelector={}&fieldSelector={}",
+                encoded(&selector(random)),
+                encoded(&selector(random))
+            );
             let limits = format!("limit={}&continue={}", encoded(&text(random)), encoded(&text(random)));
-            ("GET", format!("{collection}?{selectors}&{limits}"), "application/json", Vec::new())
+            (
+                "GET",
+                format!("{collection}?{selectors}&{limits}"),
+                "application/json",
+                Vec::new(),
+            )
         }
     };
-    let accept = *["application/json", "application/json;as=Table;g=meta.k8s.io;v=v1", "application/yaml", "*/*", "x"]
-        .choose(random)
-        .unwrap_or(&"*/*");
+    let accept = *[
+        "application/json",
+        "application/json;as=Table;g=meta.k8s.io;v=v1",
+        "application/yaml",
+        "*/*",
+        "x",
+    ]
+    .choose(random)
+    .unwrap_or(&"*/*");
     let mut body = body;
     if random.random_bool(0.3) {
         damage(random, &mut body);
     }
-    Asked { method, path, kind, accept, body }
+    Asked {
+        method,
+        path,
+        kind,
+        accept,
+        body,
+    }
 }
 
 fn encoded(text: &str) -> String {
@@ -175,7 +241,11 @@ fn encoded(text: &str) -> String {
 }
 
 fn text(random: &mut StdRng) -> String {
-    let repeated = if random.random_bool(0.05) { random.random_range(1..5000) } else { 1 };
+    let repeated = if random.random_bool(0.05) {
+        random.random_range(1..5000)
+    } else {
+        1
+    };
     TEXTS.choose(random).unwrap_or(&"a").repeat(repeated)
 }
 
@@ -184,8 +254,22 @@ fn name(random: &mut StdRng) -> String {
 }
 
 fn selector(random: &mut StdRng) -> String {
-    const PARTS: [&str; 14] =
-        ["a", "=", "==", "!=", "!", " in ", " notin ", "(", ")", ",", "metadata.name", "spec.x", "\u{0}", "é"];
+    const PARTS: [&str; 14] = [
+        "a",
+        "=",
+        "==",
+        "!=",
+        "!",
+        " in ",
+        " notin ",
+        "(",
+        ")",
+        ",",
+        "metadata.name",
+        "spec.x",
+        "\u{0}",
+        "é",
+    ];
     let parts = random.random_range(0..30);
     (0..parts).map(|_| *PARTS.choose(random).unwrap_or(&"a")).collect()
 }
@@ -195,7 +279,11 @@ fn value(random: &mut StdRng, depth: usize) -> Value {
     match random.random_range(0..8) {
         _ if depth == 0 => Value::Null,
         0 | 1 => object(random, depth - 1),
-        2 => Value::Array((0..random.random_range(0..4)).map(|_| value(random, (depth - 1).min(3))).collect()),
+        2 => Value::Array(
+            (0..random.random_range(0..4))
+                .map(|_| value(random, (depth - 1).min(3)))
+                .collect(),
+        ),
         3 => json!(random.random_range(i64::MIN..i64::MAX)),
         4 => json!(random.random_bool(0.5)),
         5 => Value::Null,
@@ -239,7 +327,11 @@ fn manifest(random: &mut StdRng, resource: &str) -> Value {
     }
     if random.random_bool(0.8) {
         let mut metadata = object(random, 4);
-        metadata["name"] = json!(if random.random_bool(0.5) { "map".to_owned() } else { text(random) });
+        metadata["name"] = json!(if random.random_bool(0.5) {
+            "map".to_owned()
+        } else {
+            text(random)
+        });
         manifest["metadata"] = metadata;
     }
     manifest
@@ -248,14 +340,24 @@ fn manifest(random: &mut StdRng, resource: &str) -> Value {
 fn operations(random: &mut StdRng) -> Value {
     let pointer = |random: &mut StdRng| {
         let parts = random.random_range(0..6);
-        let deep = if random.random_bool(0.1) { "/a".repeat(random.random_range(1..300)) } else { String::new() };
+        let deep = if random.random_bool(0.1) {
+            "/a".repeat(random.random_range(1..300))
+        } else {
+            String::new()
+        };
         (0..parts).map(|_| format!("/{}", name(random))).collect::<String>() + &deep
     };
     let operation = |random: &mut StdRng| {
-        let op = *["add", "remove", "replace", "move", "copy", "test", "none"].choose(random).unwrap_or(&"add");
+        let op = *["add", "remove", "replace", "move", "copy", "test", "none"]
+            .choose(random)
+            .unwrap_or(&"add");
         json!({"op": op, "path": pointer(random), "from": pointer(random), "value": value(random, DEPTH)})
     };
-    let count = if random.random_bool(0.02) { 2000 } else { random.random_range(0..12) };
+    let count = if random.random_bool(0.02) {
+        2000
+    } else {
+        random.random_range(0..12)
+    };
     Value::Array((0..count).map(|_| operation(random)).collect())
 }
 
@@ -276,7 +378,12 @@ fn protobuf(random: &mut StdRng) -> Vec<u8> {
     let metadata = field(1, &field(1, text(random).as_bytes()));
     let nested =
         (0..random.random_range(0..200)).fold(Vec::new(), |inner, _| field(random.random_range(1..16), &inner));
-    let object = [metadata, field(2, &[field(1, b"a"), field(2, text(random).as_bytes())].concat()), nested].concat();
+    let object = [
+        metadata,
+        field(2, &[field(1, b"a"), field(2, text(random).as_bytes())].concat()),
+        nested,
+    ]
+    .concat();
     let mut body = [b"k8s\0".to_vec(), field(1, &kind), field(2, &object)].concat();
     if random.random_bool(0.5) {
         damage(random, &mut body);

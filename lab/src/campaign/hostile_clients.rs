@@ -104,7 +104,10 @@ impl Door {
         let name = ServerName::try_from("127.0.0.1".to_owned())?;
         let mut tls = self.tls.clone();
         tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-        TlsConnector::from(Arc::new(tls)).connect(name, stream).await.context("shake hands")
+        TlsConnector::from(Arc::new(tls))
+            .connect(name, stream)
+            .await
+            .context("shake hands")
     }
 
     async fn send(&self, number: usize, text: &str) -> Result<TlsStream<TcpStream>> {
@@ -126,8 +129,11 @@ pub async fn round(seed: u64) -> Result<Round> {
     let admin = hub.client().await?;
     let token = account_of_a_tenant(&admin).await?;
     let names: Vec<String> = (0..AGENTS).map(|n| format!("cluster-{n}")).collect();
-    let mut agents: Vec<Poller> =
-        stream::iter(&names).map(|name| Poller::join(&hub, name)).buffered(16).try_collect().await?;
+    let mut agents: Vec<Poller> = stream::iter(&names)
+        .map(|name| Poller::join(&hub, name))
+        .buffered(16)
+        .try_collect()
+        .await?;
     let process = hub.process().id();
 
     let quiet = measure(&mut agents, &admin).await;
@@ -136,7 +142,10 @@ pub async fn round(seed: u64) -> Result<Round> {
     let (mut figures, mut failures) = (vec![json!({"attack": "none", "polls": quiet.to_json()})], Vec::new());
     let bound = (quiet.p99 * SLOWER).max(LEAST);
     for attack in Attack::ALL {
-        let held = attack.begin(&door, &token).await.with_context(|| format!("begin {attack:?}"))?;
+        let held = attack
+            .begin(&door, &token)
+            .await
+            .with_context(|| format!("begin {attack:?}"))?;
         let seen = measure(&mut agents, &admin).await;
         drop(held);
         eprintln!("{attack:?}: {seen:?}");
@@ -148,7 +157,10 @@ pub async fn round(seed: u64) -> Result<Round> {
             ));
         }
         if seen.administrator > ANSWERED {
-            failures.push(format!("{attack:?}: an administrator waited for {:?}", seen.administrator));
+            failures.push(format!(
+                "{attack:?}: an administrator waited for {:?}",
+                seen.administrator
+            ));
         }
     }
     tokio::time::sleep(GIVEN_BACK).await;
@@ -160,7 +172,10 @@ pub async fn round(seed: u64) -> Result<Round> {
     let mut kept = vec![after];
     for _ in 0..REPEATED {
         for attack in [Attack::IdleConnections, Attack::StalledWatches] {
-            let held = attack.begin(&door, &token).await.with_context(|| format!("begin {attack:?} again"))?;
+            let held = attack
+                .begin(&door, &token)
+                .await
+                .with_context(|| format!("begin {attack:?} again"))?;
             tokio::time::sleep(AGAIN).await;
             drop(held);
         }
@@ -170,20 +185,30 @@ pub async fn round(seed: u64) -> Result<Round> {
     if let [.., before_last, last] = kept[..]
         && last > before_last + KEPT_AGAIN
     {
-        failures.push(format!("the hub keeps {} MB more after the same attacks", (last - before_last) >> 20));
+        failures.push(format!(
+            "the hub keeps {} MB more after the same attacks",
+            (last - before_last) >> 20
+        ));
     }
     let figures = json!({
         "seed": seed, "addresses": peers, "agents": AGENTS, "attacks": figures,
         "residentBeforeMb": before >> 20, "residentAfterMb": kept.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(),
     });
-    Ok(Round { count: Attack::ALL.len() as u64, failures, figures })
+    Ok(Round {
+        count: Attack::ALL.len() as u64,
+        failures,
+        figures,
+    })
 }
 
 /// Creates a tenant that may edit its own namespace. Returns its token.
 async fn account_of_a_tenant(admin: &Client) -> Result<String> {
     for (path, object) in [
         ("/api/v1/namespaces".to_owned(), json!({"metadata": {"name": TENANT}})),
-        (format!("/api/v1/namespaces/{TENANT}/serviceaccounts"), json!({"metadata": {"name": "attacker"}})),
+        (
+            format!("/api/v1/namespaces/{TENANT}/serviceaccounts"),
+            json!({"metadata": {"name": "attacker"}}),
+        ),
         (
             format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{TENANT}/rolebindings"),
             json!({
@@ -194,12 +219,18 @@ async fn account_of_a_tenant(admin: &Client) -> Result<String> {
         ),
     ] {
         let request = Request::post(path).header("content-type", "application/json");
-        admin.request_text(request.body(serde_json::to_vec(&object)?)?).await.context("prepare the tenant")?;
+        admin
+            .request_text(request.body(serde_json::to_vec(&object)?)?)
+            .await
+            .context("prepare the tenant")?;
     }
     let path = format!("/api/v1/namespaces/{TENANT}/serviceaccounts/attacker/token");
     let request = Request::post(path).header("content-type", "application/json");
     let answer: Value = admin.request(request.body(b"{\"spec\":{}}".to_vec())?).await?;
-    answer["status"]["token"].as_str().map(str::to_owned).context("no token")
+    answer["status"]["token"]
+        .as_str()
+        .map(str::to_owned)
+        .context("no token")
 }
 
 /// Measurements, in milliseconds.
@@ -233,7 +264,11 @@ async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
             let begun = Instant::now();
             // A refused request counts as a waiting one.
             let answered = api.list(&ListParams::default()).await.is_ok();
-            longest = longest.max(if answered { begun.elapsed() } else { Duration::from_secs(60) });
+            longest = longest.max(if answered {
+                begun.elapsed()
+            } else {
+                Duration::from_secs(60)
+            });
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
         longest
@@ -258,7 +293,13 @@ async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get(((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1)));
     let [p50, p99] = [0.5, 0.99].map(|share| at(share).copied().unwrap_or(f64::INFINITY));
-    Seen { polls: times.len(), refused, p50, p99, administrator }
+    Seen {
+        polls: times.len(),
+        refused,
+        p50,
+        p99,
+        administrator,
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -288,8 +329,13 @@ impl Drop for Held {
 }
 
 impl Attack {
-    const ALL: [Self; 5] =
-        [Self::SlowBodies, Self::IdleConnections, Self::StalledWatches, Self::RapidResets, Self::OversizedHeads];
+    const ALL: [Self; 5] = [
+        Self::SlowBodies,
+        Self::IdleConnections,
+        Self::StalledWatches,
+        Self::RapidResets,
+        Self::OversizedHeads,
+    ];
 
     async fn begin(self, door: &Door, token: &str) -> Result<Held> {
         let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
@@ -297,7 +343,11 @@ impl Attack {
             let text = &text;
             // The hub may have closed some of them, which is correct.
             let opened = stream::iter(0..count).map(|number| async move { door.send(number, text).await.ok() });
-            Ok(opened.buffer_unordered(32).filter_map(std::future::ready).collect().await)
+            Ok(opened
+                .buffer_unordered(32)
+                .filter_map(std::future::ready)
+                .collect()
+                .await)
         };
         let post = |path: &str, token: &str| {
             format!(
@@ -339,7 +389,10 @@ impl Attack {
             }
             Self::OversizedHeads => {
                 let door = door.clone();
-                let head = format!("GET /version HTTP/1.1\r\nhost: hub\r\nx-filler: {}\r\n\r\n", "a".repeat(64 << 10));
+                let head = format!(
+                    "GET /version HTTP/1.1\r\nhost: hub\r\nx-filler: {}\r\n\r\n",
+                    "a".repeat(64 << 10)
+                );
                 let stop = Arc::clone(&stop);
                 tasks.spawn(async move {
                     let mut number = 0;
@@ -354,7 +407,11 @@ impl Attack {
                 Vec::new()
             }
         };
-        Ok(Held { _streams: streams, tasks, stop })
+        Ok(Held {
+            _streams: streams,
+            tasks,
+            stop,
+        })
     }
 }
 

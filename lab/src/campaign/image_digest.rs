@@ -15,7 +15,10 @@ const REPOSITORY: &str = "localhost/farwater";
 /// Counts clones.
 pub fn round(seed: u64) -> Result<Round> {
     let commit = machine::commit()?;
-    ensure!(!commit.ends_with("-dirty"), "a clone would not have the uncommitted changes: commit them first");
+    ensure!(
+        !commit.ends_with("-dirty"),
+        "a clone would not have the uncommitted changes: commit them first"
+    );
     let dir = tempfile::Builder::new().prefix(&format!("clone-{seed}-")).tempdir()?;
     let log = dir.path().join("image.log");
     let theirs = digests_of_clone(dir.path(), &log, &commit)?;
@@ -23,10 +26,12 @@ pub fn round(seed: u64) -> Result<Round> {
     let made = image::make(Architecture::own()?, &name("hub"), &name("agent"), false)?;
     let differs = |image: &&Image| !theirs.contains(&image.digest);
     let ours = [&made.agent, &made.hub];
-    let failures = ours
-        .into_iter()
-        .filter(differs)
-        .map(|image| format!("{} is {} here, but a clone built\n{theirs}", image.reference, image.digest));
+    let failures = ours.into_iter().filter(differs).map(|image| {
+        format!(
+            "{} is {} here, but a clone built\n{theirs}",
+            image.reference, image.digest
+        )
+    });
     Ok(Round {
         count: 1,
         failures: failures.collect(),
@@ -38,7 +43,9 @@ pub fn round(seed: u64) -> Result<Round> {
 fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     let clone = dir.join("farwater");
     let mut git = std::process::Command::new("git");
-    git.args(["clone", "--quiet", "--no-hardlinks"]).arg(repository::root()?).arg(&clone);
+    git.args(["clone", "--quiet", "--no-hardlinks"])
+        .arg(repository::root()?)
+        .arg(&clone);
     step::run("git clone", git, log)?;
     let mut git = std::process::Command::new("git");
     git.args(["checkout", "--quiet", commit]).current_dir(&clone);
@@ -47,8 +54,13 @@ fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     let name = Architecture::own()?.name();
     cargo.args(["run", "--quiet", "--locked", "--bin", "xtask", "--", "image"]);
     cargo.args(["--repository", REPOSITORY, "--arch", name]);
-    cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
-    cargo.env("XDG_CACHE_HOME", dir.join("cache")).env("npm_config_cache", dir.join("npm"));
+    cargo
+        .current_dir(&clone)
+        .env("CARGO_HOME", dir.join("crates"))
+        .env("CARGO_TARGET_DIR", dir.join("build"));
+    cargo
+        .env("XDG_CACHE_HOME", dir.join("cache"))
+        .env("npm_config_cache", dir.join("npm"));
     let before = fs::metadata(log)?.len();
     step::run("cargo xtask image, in a clone without downloads or builds", cargo, log)?;
     step::read_from(log, before)

@@ -16,5 +16,9 @@ pub async fn round(seed: u64) -> Result<Round> {
     let (duration, between) = (Duration::from_secs(60 * MINUTES), Duration::from_secs(60));
     let outcome = informer::run(&mut hub, duration, seed as i64, Some(between)).await?;
     let failures = outcome.check().err().map(|error| format!("seed {seed}: {error:#}"));
-    Ok(Round { count: MINUTES, failures: failures.into_iter().collect(), figures: serde_json::to_value(&outcome)? })
+    Ok(Round {
+        count: MINUTES,
+        failures: failures.into_iter().collect(),
+        figures: serde_json::to_value(&outcome)?,
+    })
 }

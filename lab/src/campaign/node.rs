@@ -14,6 +14,14 @@ pub async fn round(seed: u64) -> Result<Round> {
     let named = life::by_names(&shipped.site().await?).await;
     let digests = json!({"hub": shipped.made.hub.digest, "agent": shipped.made.agent.digest});
     let figures = json!({"seed": seed, "images": digests, "seconds": lived.as_ref().ok()});
-    let failures = [lived.err(), named.err()].into_iter().flatten().map(|error| format!("{error:#}")).collect();
-    Ok(Round { count: 2, failures, figures })
+    let failures = [lived.err(), named.err()]
+        .into_iter()
+        .flatten()
+        .map(|error| format!("{error:#}"))
+        .collect();
+    Ok(Round {
+        count: 2,
+        failures,
+        figures,
+    })
 }

@@ -89,12 +89,20 @@ pub async fn round(seed: u64) -> Result<Round> {
     fs::write(scripts.path().join("client.go"), GO)?;
     fs::write(scripts.path().join("client.py"), PYTHON)?;
     let mut build = Command::new("go");
-    build.current_dir(scripts.path()).env("GOWORK", "off").args(["build", "-o", "client", "client.go"]);
+    build
+        .current_dir(scripts.path())
+        .env("GOWORK", "off")
+        .args(["build", "-o", "client", "client.go"]);
     printed(&mut build).context("build the client in Go")?;
 
     let (mut count, mut failures, mut figures) = (0, Vec::new(), Vec::new());
     for refusal in refusals(&token) {
-        let target = Target { port: hub.port(), authority: &authority, dir: scripts.path(), refusal: &refusal };
+        let target = Target {
+            port: hub.port(),
+            authority: &authority,
+            dir: scripts.path(),
+            refusal: &refusal,
+        };
         for (client, http2) in [
             ("curl", false),
             ("curl", true),
@@ -117,7 +125,10 @@ pub async fn round(seed: u64) -> Result<Round> {
             count += EACH as u64;
             let protocol = if http2 { "HTTP/2" } else { "HTTP/1.1" };
             let (path, code) = (refusal.path, refusal.code);
-            eprintln!("{code} at {path}, {client} over {protocol}: {} of {EACH} answered", seen.answered);
+            eprintln!(
+                "{code} at {path}, {client} over {protocol}: {} of {EACH} answered",
+                seen.answered
+            );
             figures.push(
                 json!({"code": code, "path": path, "client": client, "protocol": protocol, "answered": seen.answered}),
             );
@@ -130,7 +141,11 @@ pub async fn round(seed: u64) -> Result<Round> {
             }
         }
     }
-    Ok(Round { count, failures, figures: json!({"seed": seed, "each": EACH, "clients": figures}) })
+    Ok(Round {
+        count,
+        failures,
+        figures: json!({"seed": seed, "each": EACH, "clients": figures}),
+    })
 }
 
 /// The server and the paths of the requests.
@@ -152,16 +167,23 @@ impl Target<'_> {
         fs::write(&body, vec![b'x'; self.refusal.bytes])?;
         let outputs = stream::iter(0..EACH).map(|_| {
             let mut curl = tokio::process::Command::new("curl");
-            curl.args(["--silent", "--show-error", "--output", "/dev/null", "--write-out", "%{http_code}"])
-                .arg(if http2 { "--http2" } else { "--http1.1" })
-                .args(["--request", self.refusal.method, "--header", "expect:"])
-                .arg("--cacert")
-                .arg(self.authority)
-                .args(["--header", &format!("content-type: {}", self.refusal.content_type)])
-                .args(["--header", &format!("authorization: Bearer {}", self.refusal.token)])
-                .arg("--data-binary")
-                .arg(format!("@{}", body.display()))
-                .arg(self.address());
+            curl.args([
+                "--silent",
+                "--show-error",
+                "--output",
+                "/dev/null",
+                "--write-out",
+                "%{http_code}",
+            ])
+            .arg(if http2 { "--http2" } else { "--http1.1" })
+            .args(["--request", self.refusal.method, "--header", "expect:"])
+            .arg("--cacert")
+            .arg(self.authority)
+            .args(["--header", &format!("content-type: {}", self.refusal.content_type)])
+            .args(["--header", &format!("authorization: Bearer {}", self.refusal.token)])
+            .arg("--data-binary")
+            .arg(format!("@{}", body.display()))
+            .arg(self.address());
             async move { curl.output().await.context("start curl: it must be on the PATH") }
         });
         let mut outputs = outputs.buffer_unordered(AT_ONCE);
@@ -196,7 +218,9 @@ impl Target<'_> {
             .with_no_client_auth();
         tls.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
         let tls = TlsConnector::from(Arc::new(tls));
-        let answers = stream::iter(0..EACH).map(|_| self.ask(&tls, http2)).buffer_unordered(AT_ONCE);
+        let answers = stream::iter(0..EACH)
+            .map(|_| self.ask(&tls, http2))
+            .buffer_unordered(AT_ONCE);
         let mut seen = Seen::default();
         let mut answers = std::pin::pin!(answers);
         while let Some(answer) = answers.next().await {
@@ -211,7 +235,11 @@ impl Target<'_> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let io = TokioIo::new(tls.connect(ServerName::try_from("127.0.0.1")?, stream).await?);
         let body = Full::new(Bytes::from(vec![b'x'; self.refusal.bytes]));
-        let uri = if http2 { self.address() } else { self.refusal.path.to_owned() };
+        let uri = if http2 {
+            self.address()
+        } else {
+            self.refusal.path.to_owned()
+        };
         let request = Request::builder()
             .method(self.refusal.method)
             .uri(uri)
@@ -245,10 +273,21 @@ impl Seen {
 }
 
 fn printed(command: &mut Command) -> Result<Output> {
-    let output = command.output().with_context(|| format!("start {:?}", command.get_program()))?;
+    let output = command
+        .output()
+        .with_context(|| format!("start {:?}", command.get_program()))?;
     if !output.status.success() {
-        bail!("{:?}: {}: {}", command.get_program(), output.status, String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "{:?}: {}: {}",
+            command.get_program(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
-    ensure!(!output.stdout.is_empty() || output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        !output.stdout.is_empty() || output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(output)
 }

@@ -16,7 +16,16 @@ const TEST: &str = "whatever_happens_a_change_spreads_no_further_than_it_is_good
 pub fn round(seed: u64) -> Result<Round> {
     let mut cargo = repository::cargo()?;
     cargo
-        .args(["test", "--locked", "--release", "-p", "farwater-fleet", "--test", "rollout", "--"])
+        .args([
+            "test",
+            "--locked",
+            "--release",
+            "-p",
+            "farwater-fleet",
+            "--test",
+            "rollout",
+            "--",
+        ])
         .args(["--exact", TEST, "--nocapture"])
         .env("FARWATER_ROLLOUT_HISTORIES", HISTORIES.to_string())
         .env("FARWATER_ROLLOUT_SEED", seed.to_string())
@@ -25,11 +34,21 @@ pub fn round(seed: u64) -> Result<Round> {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("rollout-histories: "));
     let figures: Value = serde_json::from_str(line.with_context(|| format!("the test printed no result:\n{text}"))?)?;
-    let faults = figures["faults"].as_array().context("the result has no list of faults")?;
-    ensure!(output.status.success() || !faults.is_empty(), "the test failed:\n{text}");
+    let faults = figures["faults"]
+        .as_array()
+        .context("the result has no list of faults")?;
+    ensure!(
+        output.status.success() || !faults.is_empty(),
+        "the test failed:\n{text}"
+    );
     Ok(Round {
-        count: figures["histories"].as_u64().context("the result has no count of histories")?,
-        failures: faults.iter().map(|fault| format!("seed {seed}: {}", fault.as_str().unwrap_or_default())).collect(),
+        count: figures["histories"]
+            .as_u64()
+            .context("the result has no count of histories")?,
+        failures: faults
+            .iter()
+            .map(|fault| format!("seed {seed}: {}", fault.as_str().unwrap_or_default()))
+            .collect(),
         figures,
     })
 }

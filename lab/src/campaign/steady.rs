@@ -56,5 +56,9 @@ fn run(seed: u64, arguments: &[&str]) -> Result<Round> {
         "passed": record["passed"],
         "shaky": record["shaky"],
     });
-    Ok(Round { count: 1, failures, figures })
+    Ok(Round {
+        count: 1,
+        failures,
+        figures,
+    })
 }

@@ -38,8 +38,11 @@ pub fn module() -> String {
 
 /// Schemas of what the API sends, not of what it accepts: fields with a default are always present.
 fn add<T: JsonSchema>(schemas: &mut Map<String, Value>, name: &str) {
-    let mut root =
-        SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value();
+    let mut root = SchemaSettings::draft2020_12()
+        .for_serialize()
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
     if let Some(Value::Object(definitions)) = root.as_object_mut().and_then(|root| root.remove("$defs")) {
         schemas.extend(definitions);
     }
@@ -58,8 +61,11 @@ fn declare(out: &mut String, name: &str, schema: &Value) {
     match schema["properties"].as_object() {
         Some(properties) => {
             let _ = writeln!(out, "export interface {name} {{");
-            let required =
-                |field: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == field));
+            let required = |field: &str| {
+                schema["required"]
+                    .as_array()
+                    .is_some_and(|names| names.iter().any(|n| n == field))
+            };
             for (field, of) in properties {
                 comment(out, "  ", of);
                 let mark = if required(field) { "" } else { "?" };
@@ -99,9 +105,13 @@ fn type_of(schema: &Value) -> String {
     match &schema["type"] {
         Value::String(name) => named(name, schema),
         // The API leaves absent fields out. They are never null.
-        Value::Array(names) => {
-            union(names.iter().filter_map(Value::as_str).filter(|name| *name != "null").map(|name| named(name, schema)))
-        }
+        Value::Array(names) => union(
+            names
+                .iter()
+                .filter_map(Value::as_str)
+                .filter(|name| *name != "null")
+                .map(|name| named(name, schema)),
+        ),
         _ => "unknown".to_owned(),
     }
 }

@@ -27,7 +27,11 @@ impl Kind {
         let (spec, names) = (&definition.spec, &definition.spec.names);
         let version = spec.versions.first().context("a kind has no version")?;
         let schema = serde_json::to_value(&version.schema)?["openAPIV3Schema"].take();
-        let columns = version.additional_printer_columns.iter().flatten().map(|column| column.name.clone());
+        let columns = version
+            .additional_printer_columns
+            .iter()
+            .flatten()
+            .map(|column| column.name.clone());
         Ok(Self {
             name: names.kind.clone(),
             group: spec.group.clone(),
@@ -42,7 +46,10 @@ impl Kind {
 }
 
 fn kinds() -> Result<Vec<Kind>> {
-    farwater_api::custom_resource_definitions().iter().map(Kind::of).collect()
+    farwater_api::custom_resource_definitions()
+        .iter()
+        .map(Kind::of)
+        .collect()
 }
 
 /// A page with tables of all fields of spec and status.
@@ -69,18 +76,33 @@ pub fn pages() -> Result<Vec<Page>> {
                 rows(&mut text, part, schema);
             }
         }
-        Page { name: format!("{}.md", kind.name.to_lowercase()), text }
+        Page {
+            name: format!("{}.md", kind.name.to_lowercase()),
+            text,
+        }
     };
     Ok(kinds()?.into_iter().map(page).collect())
 }
 
 fn rows(text: &mut String, path: &str, schema: &Value) {
-    let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.contains(&json!(name)));
+    let required = |name: &str| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|all| all.contains(&json!(name)))
+    };
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         let needed = if required(name) { ", required" } else { "" };
-        let default = field.get("default").map(|value| format!("`{value}`")).unwrap_or_default();
-        let _ = writeln!(text, "| `{path}` | {}{needed} | {default} | {} |", type_of(field), sentence(field));
+        let default = field
+            .get("default")
+            .map(|value| format!("`{value}`"))
+            .unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "| `{path}` | {}{needed} | {default} | {} |",
+            type_of(field),
+            sentence(field)
+        );
         rows(text, &path, field);
         rows(text, &format!("{path}[]"), &field["items"]);
     }
@@ -88,15 +110,21 @@ fn rows(text: &mut String, path: &str, schema: &Value) {
 
 fn type_of(field: &Value) -> String {
     if let Some(values) = field["enum"].as_array() {
-        let values: Vec<String> =
-            values.iter().map(|value| format!("`{}`", value.as_str().unwrap_or("null"))).collect();
+        let values: Vec<String> = values
+            .iter()
+            .map(|value| format!("`{}`", value.as_str().unwrap_or("null")))
+            .collect();
         return values.join(" or ");
     }
     match field["type"].as_str() {
         Some("array") => {
             let kind = match field["x-kubernetes-list-type"].as_str() {
                 Some("map") => {
-                    let keys: Vec<_> = field["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().collect();
+                    let keys: Vec<_> = field["x-kubernetes-list-map-keys"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .collect();
                     let keys: Vec<_> = keys.iter().filter_map(|key| key.as_str()).collect();
                     format!(", one for each {}", keys.join(" and "))
                 }
@@ -108,9 +136,9 @@ fn type_of(field: &Value) -> String {
         Some("object") if field["additionalProperties"].is_object() => {
             format!("map to {}", type_of(&field["additionalProperties"]))
         }
-        Some(other) => {
-            field["format"].as_str().map_or_else(|| other.to_owned(), |format| format!("{other} ({format})"))
-        }
+        Some(other) => field["format"]
+            .as_str()
+            .map_or_else(|| other.to_owned(), |format| format!("{other} ({format})")),
         None => "any".to_owned(),
     }
 }
@@ -155,7 +183,10 @@ pub fn schemas() -> Result<Vec<Page>> {
         schema["title"] = json!(kind.name);
         schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
         let text = serde_json::to_string_pretty(&schema)?;
-        Ok(Page { name: format!("{}_{}.json", kind.name.to_lowercase(), kind.version), text: format!("{text}\n") })
+        Ok(Page {
+            name: format!("{}_{}.json", kind.name.to_lowercase(), kind.version),
+            text: format!("{text}\n"),
+        })
     };
     kinds()?.into_iter().map(schema).collect()
 }
@@ -194,10 +225,22 @@ mod tests {
                 for (name, value) in fields {
                     let known = &schema["properties"][name];
                     let free = &schema["additionalProperties"];
-                    assert!(known.is_object() || free.is_object(), "{path}.{name} is not in the schema");
-                    check(if known.is_object() { known } else { free }, value, &format!("{path}.{name}"));
+                    assert!(
+                        known.is_object() || free.is_object(),
+                        "{path}.{name} is not in the schema"
+                    );
+                    check(
+                        if known.is_object() { known } else { free },
+                        value,
+                        &format!("{path}.{name}"),
+                    );
                 }
-                for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                for name in schema["required"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                {
                     assert!(fields.contains_key(name), "{path}.{name} is missing");
                 }
             }
@@ -220,11 +263,18 @@ mod tests {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
-            for document in text.split("\n---\n").filter(|document| document.contains("farwater.dev/v1alpha1")) {
+            for document in text
+                .split("\n---\n")
+                .filter(|document| document.contains("farwater.dev/v1alpha1"))
+            {
                 let object: Value = serde_saphyr::from_str(document).unwrap();
                 let kind = object["kind"].as_str().unwrap().to_lowercase();
                 let schema = schemas.iter().find(|page| page.name.starts_with(&kind)).unwrap();
-                check(&serde_json::from_str(&schema.text).unwrap(), &object, &path.display().to_string());
+                check(
+                    &serde_json::from_str(&schema.text).unwrap(),
+                    &object,
+                    &path.display().to_string(),
+                );
                 checked += 1;
             }
         }

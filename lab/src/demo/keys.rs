@@ -39,7 +39,10 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
     let note = match key {
         'd' => match scene.delete_deployment().await? {
             Some(time) => {
-                format!("deleted the Deployment web in east: the agent recreated it after {:.1} s", time.as_secs_f64())
+                format!(
+                    "deleted the Deployment web in east: the agent recreated it after {:.1} s",
+                    time.as_secs_f64()
+                )
             }
             None => "deleted the Deployment web in east, but it was not recreated: see web-east".to_owned(),
         },
@@ -56,7 +59,12 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
         }
         'f' => {
             let commit = scene.push_good()?;
-            pushed(scene, &commit, "the last good manifests; watch everything become healthy").await
+            pushed(
+                scene,
+                &commit,
+                "the last good manifests; watch everything become healthy",
+            )
+            .await
         }
         'g' => {
             let runs = scene.toggle_git().await?;
@@ -80,7 +88,11 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
 
 /// Requests a fetch now, and describes the push. If the request fails, the hub fetches at its next poll.
 async fn pushed(scene: &Scene, commit: &str, watch: &str) -> String {
-    let delay = if scene.ask_now().await.is_ok() { "" } else { " (the hub will see it at its next poll)" };
+    let delay = if scene.ask_now().await.is_ok() {
+        ""
+    } else {
+        " (the hub will see it at its next poll)"
+    };
     format!("pushed {}{delay}: {watch}", short(commit))
 }
 

@@ -64,7 +64,10 @@ pub fn wrap(line: &str, columns: usize) -> Vec<String> {
     let mut rest = line.to_owned();
     while rest.chars().count() > columns {
         let end = rest.char_indices().nth(columns).map_or(rest.len(), |(at, _)| at);
-        let Some(space) = rest[..=end].rfind(' ').filter(|at| !rest[..*at].trim().is_empty() && *at > INDENT) else {
+        let Some(space) = rest[..=end]
+            .rfind(' ')
+            .filter(|at| !rest[..*at].trim().is_empty() && *at > INDENT)
+        else {
             rest = cut(&rest, columns);
             break;
         };
@@ -95,7 +98,12 @@ source fleet  fresh  main@4bc29bea0ab5
             format!("{n:>6}.1 s  pushed ce0f04da91: `replicas` is not a number; watch web report the refused object")
         };
         let notes: Vec<_> = (0..5).map(note).collect();
-        Picture { fleet: FLEET, notes: &notes, footer: "The page: here\n keys" }.lines(columns, rows)
+        Picture {
+            fleet: FLEET,
+            notes: &notes,
+            footer: "The page: here\n keys",
+        }
+        .lines(columns, rows)
     }
 
     #[test]
@@ -103,22 +111,37 @@ source fleet  fresh  main@4bc29bea0ab5
         for (columns, rows) in [(80, 24), (100, 40), (60, 12), (20, 5), (200, 60)] {
             let lines = lines(columns, rows);
             assert!(lines.len() <= rows, "{columns}x{rows}: {lines:#?}");
-            assert!(lines.iter().all(|line| line.chars().count() <= columns), "{columns}x{rows}: {lines:#?}");
+            assert!(
+                lines.iter().all(|line| line.chars().count() <= columns),
+                "{columns}x{rows}: {lines:#?}"
+            );
         }
     }
 
     #[test]
     fn on_a_small_screen_healthy_objects_give_way_and_the_newest_note_stays() {
         let small = lines(80, 14).join("\n");
-        assert!(!small.contains("ConfigMap web") && small.contains("Deployment web  Refused"), "{small}");
-        assert!(small.contains("     4.1 s  pushed") && small.ends_with("The page: here\n keys"), "{small}");
+        assert!(
+            !small.contains("ConfigMap web") && small.contains("Deployment web  Refused"),
+            "{small}"
+        );
+        assert!(
+            small.contains("     4.1 s  pushed") && small.ends_with("The page: here\n keys"),
+            "{small}"
+        );
         assert!(lines(100, 40).join("\n").contains("ConfigMap web  Current"));
         let smaller = lines(80, 11).join("\n");
-        assert!(!smaller.contains("Deployment web") && smaller.contains("web-east  Stalled"), "{smaller}");
+        assert!(
+            !smaller.contains("Deployment web") && smaller.contains("web-east  Stalled"),
+            "{smaller}"
+        );
     }
 
     #[test]
     fn long_notes_go_on_under_their_text() {
-        assert_eq!(wrap("   1.0 s  one two three", 16), ["   1.0 s  one", "          two", "          three"]);
+        assert_eq!(
+            wrap("   1.0 s  one two three", 16),
+            ["   1.0 s  one", "          two", "          three"]
+        );
     }
 }

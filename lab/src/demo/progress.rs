@@ -16,15 +16,27 @@ pub struct Fleet {
 impl Fleet {
     pub async fn load(client: &Client) -> Result<Self> {
         let list = ListParams::default();
-        let clusters = Api::namespaced(client.clone(), ADMIN_NAMESPACE).list(&list).await.context("list clusters")?;
-        let services = Api::namespaced(client.clone(), ADMIN_NAMESPACE).list(&list).await.context("list services")?;
-        Ok(Self { clusters: clusters.items, services: services.items })
+        let clusters = Api::namespaced(client.clone(), ADMIN_NAMESPACE)
+            .list(&list)
+            .await
+            .context("list clusters")?;
+        let services = Api::namespaced(client.clone(), ADMIN_NAMESPACE)
+            .list(&list)
+            .await
+            .context("list services")?;
+        Ok(Self {
+            clusters: clusters.items,
+            services: services.items,
+        })
     }
 
     /// Whether every cluster and every service is ready.
     pub fn is_healthy(&self) -> bool {
         let clusters = self.clusters.iter().filter(|cluster| {
-            cluster.status.as_ref().is_some_and(|status| ready(&status.conditions).is_some_and(is_true))
+            cluster
+                .status
+                .as_ref()
+                .is_some_and(|status| ready(&status.conditions).is_some_and(is_true))
         });
         let services = self.services.iter().filter(|service| service_is_ready(service));
         clusters.count() >= CLUSTERS && services.count() >= SERVICES
@@ -32,7 +44,11 @@ impl Fleet {
 
     /// Whether the services whose files the demo changes run this commit.
     pub fn web_is_at(&self, commit: &str) -> bool {
-        let mut web = self.services.iter().filter(|service| service.spec.path == "apps/web").peekable();
+        let mut web = self
+            .services
+            .iter()
+            .filter(|service| service.spec.path == "apps/web")
+            .peekable();
         web.peek().is_some() && web.all(|service| applied(service).is_some_and(|revision| revision.ends_with(commit)))
     }
 
@@ -40,11 +56,19 @@ impl Fleet {
     pub fn lines(&self) -> Vec<String> {
         let clusters = self.clusters.iter().map(|cluster| {
             let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());
-            format!("cluster {:<15} {}", cluster.name_any(), words(conditions.unwrap_or_default()))
+            format!(
+                "cluster {:<15} {}",
+                cluster.name_any(),
+                words(conditions.unwrap_or_default())
+            )
         });
         let services = self.services.iter().map(|service| {
             let conditions = service.status.as_ref().map(|status| status.conditions.as_slice());
-            format!("service {:<15} {}", service.name_any(), words(conditions.unwrap_or_default()))
+            format!(
+                "service {:<15} {}",
+                service.name_any(),
+                words(conditions.unwrap_or_default())
+            )
         });
         clusters.chain(services).collect()
     }
@@ -94,7 +118,10 @@ mod tests {
             "status": {"conditions": conditions, "observedGeneration": observed, "appliedRevision": revision},
         });
         let clusters = vec![serde_json::from_value(cluster).unwrap(); CLUSTERS];
-        Fleet { clusters, services: vec![serde_json::from_value(service).unwrap(); SERVICES] }
+        Fleet {
+            clusters,
+            services: vec![serde_json::from_value(service).unwrap(); SERVICES],
+        }
     }
 
     #[test]

@@ -99,7 +99,11 @@ impl Scene {
     fn state_the_fleet(&self) -> Result<()> {
         let example = repository::root()?.join("examples/fleet/farwater.yaml");
         let yaml = fs::read_to_string(&example).with_context(|| format!("read {}", example.display()))?;
-        ensure!(yaml.contains(EXAMPLE_URL), "{} does not name {EXAMPLE_URL}", example.display());
+        ensure!(
+            yaml.contains(EXAMPLE_URL),
+            "{} does not name {EXAMPLE_URL}",
+            example.display()
+        );
         let path = self.dir.path().join("farwater.yaml");
         fs::write(&path, yaml.replace(EXAMPLE_URL, &self.git.url("fleet")))?;
         let mut command = self.hub_kubectl();
@@ -132,14 +136,18 @@ impl Scene {
     }
 
     pub fn head(&self) -> Result<String> {
-        self.repository.branch(BRANCH).context("the example repository has no branch")
+        self.repository
+            .branch(BRANCH)
+            .context("the example repository has no branch")
     }
 
     /// Makes the hub fetch now instead of at its next poll.
     pub async fn ask_now(&self) -> Result<()> {
         let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now()}}});
-        sources.patch("fleet", &PatchParams::default(), &Patch::Merge(patch)).await?;
+        sources
+            .patch("fleet", &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         Ok(())
     }
 
@@ -156,9 +164,16 @@ impl Scene {
     pub async fn check_greeting(&self, greeting: &str) -> Result<()> {
         for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
             let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, "web");
-            let data = api.get("web").await.with_context(|| format!("read the ConfigMap in {name}"))?.data;
+            let data = api
+                .get("web")
+                .await
+                .with_context(|| format!("read the ConfigMap in {name}"))?
+                .data;
             let found = data.unwrap_or_default().remove("GREETING");
-            ensure!(found.as_deref() == Some(greeting), "{name} has the greeting {found:?}, not {greeting:?}");
+            ensure!(
+                found.as_deref() == Some(greeting),
+                "{name} has the greeting {found:?}, not {greeting:?}"
+            );
         }
         Ok(())
     }
@@ -185,7 +200,9 @@ impl Scene {
     /// Pushes a commit that every API server refuses: `replicas` is not a number.
     pub fn push_broken(&self) -> Result<String> {
         let mut files = self.files.clone();
-        let web = files.get_mut("apps/web/web.yaml").context("the example has no apps/web/web.yaml")?;
+        let web = files
+            .get_mut("apps/web/web.yaml")
+            .context("the example has no apps/web/web.yaml")?;
         *web = web.replace("replicas: 2", "replicas: many");
         commit(&self.repository, &files)
     }
@@ -193,7 +210,10 @@ impl Scene {
     /// Pushes a commit without any manifest. Each folder has only a note.
     pub fn push_empty(&self) -> Result<String> {
         let folders = ["web", "database", "platform"].map(|app| format!("apps/{app}/NOTE.txt"));
-        commit(&self.repository, &folders.map(|path| (path, "moved away\n".to_owned())).into())
+        commit(
+            &self.repository,
+            &folders.map(|path| (path, "moved away\n".to_owned())).into(),
+        )
     }
 
     /// Pushes the last good state as a new commit.
@@ -205,11 +225,21 @@ impl Scene {
     /// itself, because that works without a hub and the hub would show it too late.
     pub async fn delete_deployment(&self) -> Result<Option<Duration>> {
         let api: Api<Deployment> = Api::namespaced(self.planes[0].client().await?, "web");
-        let old = api.get("web").await.context("read the Deployment web in east")?.metadata.uid;
-        api.delete("web", &DeleteParams::default()).await.context("delete the Deployment web in east")?;
+        let old = api
+            .get("web")
+            .await
+            .context("read the Deployment web in east")?
+            .metadata
+            .uid;
+        api.delete("web", &DeleteParams::default())
+            .await
+            .context("delete the Deployment web in east")?;
         let start = Instant::now();
         let again = wait_for("another Deployment", HEALS, || async {
-            Ok(api.get_opt("web").await?.filter(|now| now.metadata.uid != old && now.metadata.uid.is_some()))
+            Ok(api
+                .get_opt("web")
+                .await?
+                .filter(|now| now.metadata.uid != old && now.metadata.uid.is_some()))
         });
         Ok(again.await.is_ok().then(|| start.elapsed()))
     }
@@ -240,8 +270,13 @@ impl Scene {
     pub async fn picture(&self) -> Result<String> {
         let tree = self.tree().await?;
         let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
-        let source = tokio::time::timeout(TREE, sources.get("fleet")).await.context("the hub does not answer")??;
-        Ok(format!("{}\n{tree}", source_line(&source.status.unwrap_or_default(), jiff::Timestamp::now())))
+        let source = tokio::time::timeout(TREE, sources.get("fleet"))
+            .await
+            .context("the hub does not answer")??;
+        Ok(format!(
+            "{}\n{tree}",
+            source_line(&source.status.unwrap_or_default(), jiff::Timestamp::now())
+        ))
     }
 
     /// The output of `farwater tree`.
@@ -251,8 +286,14 @@ impl Scene {
         }
         let mut command = tokio::process::Command::from(self.cli()?);
         command.args(["tree", "--objects"]).kill_on_drop(true);
-        let output = tokio::time::timeout(TREE, command.output()).await.context("farwater tree took too long")??;
-        ensure!(output.status.success(), "farwater tree: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let output = tokio::time::timeout(TREE, command.output())
+            .await
+            .context("farwater tree took too long")??;
+        ensure!(
+            output.status.success(),
+            "farwater tree: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -266,7 +307,12 @@ impl Scene {
         let mut text = format!("export PATH='{}':\"$PATH\"\n", bin.display());
         writeln!(text, "export KUBECONFIG='{0}' FARWATER_KUBECONFIG='{0}'", hub.display())?;
         for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
-            writeln!(text, "export {}='{}'", name.to_uppercase(), plane.kubeconfig().display())?;
+            writeln!(
+                text,
+                "export {}='{}'",
+                name.to_uppercase(),
+                plane.kubeconfig().display()
+            )?;
         }
         fs::write(self.dir.path().join("env"), text)?;
         fs::write(self.dir.path().join("token"), self.hub.token()?)?;
@@ -277,28 +323,44 @@ impl Scene {
     pub fn how_to_reach(&self) -> Result<String> {
         let dir = self.dir.path().display();
         let mut text = String::new();
-        writeln!(text, "The page:  {}/ui/  (accept the hub's own certificate)", self.hub.url())?;
+        writeln!(
+            text,
+            "The page:  {}/ui/  (accept the hub's own certificate)",
+            self.hub.url()
+        )?;
         writeln!(text, "Sign in:   with the token in {dir}/token")?;
         writeln!(text, "A shell:   . {dir}/env; farwater why web-east")?;
-        writeln!(text, "           kubectl get sd -A; kubectl --kubeconfig $EAST get pods -A")?;
+        writeln!(
+            text,
+            "           kubectl get sd -A; kubectl --kubeconfig $EAST get pods -A"
+        )?;
         Ok(text)
     }
 
     pub fn logs(&self) -> String {
         let hub = format!("--- hub\n{}", self.hub.log_tail());
-        let agents = self.agents.iter().map(|agent| format!("--- agent\n{}", agent.log_tail()));
+        let agents = self
+            .agents
+            .iter()
+            .map(|agent| format!("--- agent\n{}", agent.log_tail()));
         std::iter::once(hub).chain(agents).collect::<Vec<_>>().join("\n")
     }
 
     fn cli(&self) -> Result<Command> {
         let mut command = bare_command(farwater::program("farwater")?);
-        command.arg("--kubeconfig").arg(self.hub.kubeconfig()).env("HOME", self.dir.path());
+        command
+            .arg("--kubeconfig")
+            .arg(self.hub.kubeconfig())
+            .env("HOME", self.dir.path());
         Ok(command)
     }
 
     fn hub_kubectl(&self) -> Command {
         let mut command = bare_command(self.tools.kubectl());
-        command.arg("--kubeconfig").arg(self.hub.kubeconfig()).env("HOME", self.dir.path());
+        command
+            .arg("--kubeconfig")
+            .arg(self.hub.kubeconfig())
+            .env("HOME", self.dir.path());
         command
     }
 }
@@ -326,8 +388,11 @@ fn example_files() -> Result<BTreeMap<String, String>> {
     for entry in WalkDir::new(root.join("apps")) {
         let entry = entry.context("read examples/fleet")?;
         if entry.file_type().is_file() {
-            let path =
-                entry.path().strip_prefix(&root)?.to_str().context("a path of the example is not valid UTF-8")?;
+            let path = entry
+                .path()
+                .strip_prefix(&root)?
+                .to_str()
+                .context("a path of the example is not valid UTF-8")?;
             files.insert(path.to_owned(), fs::read_to_string(entry.path())?);
         }
     }
@@ -336,15 +401,24 @@ fn example_files() -> Result<BTreeMap<String, String>> {
 }
 
 fn commit(repository: &Repository, files: &BTreeMap<String, String>) -> Result<String> {
-    let files: Vec<_> = files.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, content)| (path.as_str(), content.as_str()))
+        .collect();
     repository.commit(BRANCH, &files)
 }
 
 fn run(mut command: Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("start {}", command.get_program().display()))?;
+    let output = command
+        .output()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
     if !output.status.success() {
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
-        bail!("kubectl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "kubectl {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -49,7 +49,10 @@ impl Screen {
 
     /// A screen that shows nothing, because standard output is for figures.
     pub fn quiet() -> Self {
-        Self { silent: true, ..Self::new(false) }
+        Self {
+            silent: true,
+            ..Self::new(false)
+        }
     }
 
     pub fn set_menu(&mut self, menu: String) {
@@ -91,9 +94,16 @@ impl Screen {
         let notes: Vec<_> = self.notes.iter().cloned().collect();
         let (rows, columns) = Term::stdout().size();
         // Leave the last row free: the cursor there would scroll the picture.
-        let picture = Picture { fleet: &fleet, notes: &notes, footer: &self.menu };
+        let picture = Picture {
+            fleet: &fleet,
+            notes: &notes,
+            footer: &self.menu,
+        };
         let lines = picture.lines(columns.into(), usize::from(rows).saturating_sub(1));
-        let lines: String = lines.iter().map(|line| format!("{}\x1b[K\r\n", painted(line))).collect();
+        let lines: String = lines
+            .iter()
+            .map(|line| format!("{}\x1b[K\r\n", painted(line)))
+            .collect();
         let mut out = std::io::stdout().lock();
         let _ = write!(out, "\x1b[H{lines}\x1b[J").and_then(|()| out.flush());
     }
@@ -101,8 +111,13 @@ impl Screen {
 
 /// Colours the mark of a line. The words say the same.
 fn painted(line: &str) -> String {
-    let colours =
-        [("✓", Color::Green), ("●", Color::Green), ("✗", Color::Red), ("‖", Color::Yellow), ("⌫", Color::Yellow)];
+    let colours = [
+        ("✓", Color::Green),
+        ("●", Color::Green),
+        ("✗", Color::Red),
+        ("‖", Color::Yellow),
+        ("⌫", Color::Yellow),
+    ];
     match colours.into_iter().find(|(mark, _)| line.contains(mark)) {
         Some((mark, colour)) => line.replacen(mark, &style(mark).fg(colour).to_string(), 1),
         None => line.to_owned(),

@@ -44,7 +44,10 @@ impl Phase {
 impl Times {
     /// Starts the first phase.
     pub fn start() -> Self {
-        Self { phases: Vec::new(), since: Instant::now() }
+        Self {
+            phases: Vec::new(),
+            since: Instant::now(),
+        }
     }
 
     /// Adds a phase that ran before the start.

@@ -17,7 +17,8 @@ impl Architecture {
     /// Architecture of this machine.
     pub fn own() -> Result<Self> {
         let own = Self::value_variants().iter().find(|architecture| architecture.is_own());
-        own.copied().with_context(|| format!("images can't be built for {ARCH}"))
+        own.copied()
+            .with_context(|| format!("images can't be built for {ARCH}"))
     }
 
     /// Name in Go, Debian and OCI.
@@ -82,12 +83,18 @@ impl Architecture {
         packages::require(&toolchain)?;
         let target = self.target();
         let command = format!("rustup target add {target}");
-        let status = Command::new("rustup").args(["target", "add", target]).current_dir(repository::root()?).status();
+        let status = Command::new("rustup")
+            .args(["target", "add", target])
+            .current_dir(repository::root()?)
+            .status();
         let status = status.with_context(|| format!("{command}: it installs Rust's standard library for {target}"))?;
         ensure!(status.success(), "{command}: {status}");
         let name = target.replace('-', "_");
         // The cc crate finds the compiler itself, by the same name.
-        cargo.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), toolchain[0].program);
+        cargo.env(
+            format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()),
+            toolchain[0].program,
+        );
         Ok(())
     }
 }

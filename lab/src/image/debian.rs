@@ -74,13 +74,19 @@ impl Packages {
         let cache = cache()?;
         let apt = Apt::new(architecture, &cache);
         let pinned = if refresh { apt.present()? } else { read_lock(&lock)? };
-        let mut packages = Self { architecture, files: BTreeMap::new(), links: BTreeMap::new() };
+        let mut packages = Self {
+            architecture,
+            files: BTreeMap::new(),
+            links: BTreeMap::new(),
+        };
         for pin in &pinned {
             packages.unpack(&apt.download(pin, &cache)?)?;
         }
         if refresh {
-            let lines: String =
-                pinned.iter().map(|pin| format!("{} {} {}\n", pin.name, pin.version, pin.sha256)).collect();
+            let lines: String = pinned
+                .iter()
+                .map(|pin| format!("{} {} {}\n", pin.name, pin.version, pin.sha256))
+                .collect();
             fs::write(&lock, lines).with_context(|| format!("write {}", lock.display()))?;
         }
         Ok(packages)
@@ -104,17 +110,26 @@ impl Packages {
                     self.files.insert(path, content);
                 }
                 tar::EntryType::Symlink => {
-                    let target =
-                        entry.link_name()?.with_context(|| format!("{} is a link without a target", path.display()))?;
+                    let target = entry
+                        .link_name()?
+                        .with_context(|| format!("{} is a link without a target", path.display()))?;
                     let from = path.parent().unwrap_or(Path::new("")).to_owned();
-                    let target = if target.is_absolute() { clean(&target) } else { clean(&from.join(target)) };
+                    let target = if target.is_absolute() {
+                        clean(&target)
+                    } else {
+                        clean(&from.join(target))
+                    };
                     self.links.insert(path, target);
                 }
                 _ => {}
             }
         }
         let status = dpkg.wait()?;
-        ensure!(status.success(), "dpkg-deb --fsys-tarfile {}: {status}", package.display());
+        ensure!(
+            status.success(),
+            "dpkg-deb --fsys-tarfile {}: {status}",
+            package.display()
+        );
         Ok(())
     }
 
@@ -126,19 +141,24 @@ impl Packages {
     }
 
     pub fn file(&self, path: &str) -> Result<Vec<u8>> {
-        self.find(Path::new(path)).cloned().with_context(|| format!("no package has {path}"))
+        self.find(Path::new(path))
+            .cloned()
+            .with_context(|| format!("no package has {path}"))
     }
 
     pub fn libraries(&self) -> Result<Libraries> {
         let mut libraries = Libraries::new();
         for path in self.files.keys().chain(self.links.keys()) {
             let folder = path.parent().and_then(Path::to_str).unwrap_or_default();
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
             if !self.architecture.libraries().contains(&folder) || !name.contains(".so") {
                 continue;
             }
-            let content =
-                self.find(path).with_context(|| format!("{} links to a file that no package has", path.display()))?;
+            let content = self
+                .find(path)
+                .with_context(|| format!("{} links to a file that no package has", path.display()))?;
             // Keep the path too: each program contains that of the dynamic linker.
             libraries.insert(name.to_owned(), (path.clone(), content.clone()));
         }
@@ -147,9 +167,16 @@ impl Packages {
 
     /// One file with all CA certificates, as Debian creates it when the package is installed.
     pub fn authorities(&self) -> Result<Vec<u8>> {
-        let all: Vec<&Vec<u8>> =
-            self.files.iter().filter(|(path, _)| path.starts_with(AUTHORITIES)).map(|(_, content)| content).collect();
-        ensure!(!all.is_empty(), "the package ca-certificates has no files in {AUTHORITIES}");
+        let all: Vec<&Vec<u8>> = self
+            .files
+            .iter()
+            .filter(|(path, _)| path.starts_with(AUTHORITIES))
+            .map(|(_, content)| content)
+            .collect();
+        ensure!(
+            !all.is_empty(),
+            "the package ca-certificates has no files in {AUTHORITIES}"
+        );
         Ok(all.into_iter().flatten().copied().collect())
     }
 }
@@ -172,9 +199,11 @@ fn clean(path: &Path) -> PathBuf {
 fn read_lock(path: &Path) -> Result<Vec<Pinned>> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let pin = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
-        [name, version, sha256] => {
-            Ok(Pinned { name: name.to_owned(), version: version.to_owned(), sha256: sha256.to_owned() })
-        }
+        [name, version, sha256] => Ok(Pinned {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            sha256: sha256.to_owned(),
+        }),
         _ => bail!("{}: {line:?} is not NAME VERSION SHA256", path.display()),
     };
     text.lines().map(pin).collect()
@@ -198,7 +227,11 @@ impl Apt {
             format!("Dir::Cache={}", state.display()),
             "Dir::State::status=/dev/null".to_owned(),
         ];
-        Self { options: options.into(), lists: state.join("lists"), has_lists: Cell::new(false) }
+        Self {
+            options: options.into(),
+            lists: state.join("lists"),
+            has_lists: Cell::new(false),
+        }
     }
 
     /// Packages that apt would download now. It prints `'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX`.
@@ -207,7 +240,9 @@ impl Apt {
         let mut pinned = Vec::new();
         for line in answer.lines() {
             let fields: Vec<_> = line.split(' ').collect();
-            let [_, file, _, sum] = fields[..] else { bail!("apt-get printed {line:?}") };
+            let [_, file, _, sum] = fields[..] else {
+                bail!("apt-get printed {line:?}")
+            };
             let mut parts = file.split('_');
             let (Some(name), Some(version), Some(sha256)) = (parts.next(), parts.next(), sum.strip_prefix("SHA256:"))
             else {
@@ -216,7 +251,12 @@ impl Apt {
             let (name, version, sha256) = (name.to_owned(), version.replace("%3a", ":"), sha256.to_owned());
             pinned.push(Pinned { name, version, sha256 });
         }
-        ensure!(pinned.len() == PACKAGES.len(), "apt found {} of {} packages", pinned.len(), PACKAGES.len());
+        ensure!(
+            pinned.len() == PACKAGES.len(),
+            "apt found {} of {} packages",
+            pinned.len(),
+            PACKAGES.len()
+        );
         pinned.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(pinned)
     }
@@ -238,7 +278,12 @@ impl Apt {
         let sum = hex::encode(Sha256::digest(fs::read(&kept)?));
         if sum != pin.sha256 {
             fs::remove_file(&kept)?;
-            bail!("{} {}: its sha256 is {sum}, but {} is pinned", pin.name, pin.version, pin.sha256);
+            bail!(
+                "{} {}: its sha256 is {sum}, but {} is pinned",
+                pin.name,
+                pin.version,
+                pin.sha256
+            );
         }
         Ok(kept)
     }
@@ -261,7 +306,12 @@ impl Apt {
             .stderr(Stdio::inherit())
             .output()
             .context("start apt-get, which downloads the packages of git")?;
-        ensure!(output.status.success(), "apt-get {}: {}", arguments.join(" "), output.status);
+        ensure!(
+            output.status.success(),
+            "apt-get {}: {}",
+            arguments.join(" "),
+            output.status
+        );
         Ok(String::from_utf8(output.stdout)?)
     }
 }
@@ -269,7 +319,9 @@ impl Apt {
 fn cache() -> Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let folder = base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("farwater/debian");
+    let folder = base
+        .context("neither XDG_CACHE_HOME nor HOME is set")?
+        .join("farwater/debian");
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }

@@ -25,10 +25,25 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
     page::build_if_stale(&log)?;
     let build = |profile: &str, package: &str, program: &str, flags: &[&str]| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;
-        cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", triple]);
+        cargo.args([
+            "build",
+            "--locked",
+            "--profile",
+            profile,
+            "-p",
+            package,
+            "--bin",
+            program,
+            "--target",
+            triple,
+        ]);
         cargo.arg("--target-dir").arg(&target);
         // The program must not contain paths of this machine.
-        let prefixes = [(repository::root()?, "/farwater"), (cargo_home()?, "/cargo"), (target.clone(), "/target")];
+        let prefixes = [
+            (repository::root()?, "/farwater"),
+            (cargo_home()?, "/cargo"),
+            (target.clone(), "/target"),
+        ];
         let mut rust = vec!["-Ctarget-feature=+crt-static".to_owned()];
         let mut c = Vec::new();
         for (from, to) in &prefixes {
@@ -37,9 +52,15 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
         }
         rust.extend(flags.iter().map(|flag| (*flag).to_owned()));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"));
-        cargo.env(format!("CFLAGS_{}", triple.replace('-', "_")), c.join(" ")).env("SOURCE_DATE_EPOCH", "0");
+        cargo
+            .env(format!("CFLAGS_{}", triple.replace('-', "_")), c.join(" "))
+            .env("SOURCE_DATE_EPOCH", "0");
         architecture.prepare(&mut cargo)?;
-        step::run(&format!("cargo build -p {package}, static, for {}", architecture.name()), cargo, &log)?;
+        step::run(
+            &format!("cargo build -p {package}, static, for {}", architecture.name()),
+            cargo,
+            &log,
+        )?;
         Ok(target.join(triple).join(profile).join(program))
     };
     Ok(Programs {
@@ -55,10 +76,19 @@ fn build_renderer(architecture: Architecture, target: &Path, log: &Path) -> Resu
     let program = target.join("farwater-render");
     let flags = format!("-buildid= {}", renderer_flags(env!("CARGO_PKG_VERSION"))?);
     let mut go = Command::new("go");
-    go.current_dir(&module).args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&program).arg(".");
-    go.env("CGO_ENABLED", "0").env("GOOS", "linux").env("GOARCH", architecture.name());
+    go.current_dir(&module)
+        .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
+        .arg(&program)
+        .arg(".");
+    go.env("CGO_ENABLED", "0")
+        .env("GOOS", "linux")
+        .env("GOARCH", architecture.name());
     go.env("GOFLAGS", "-mod=readonly -buildvcs=false").env("GOWORK", "off");
-    step::run(&format!("go build farwater-render for {}", architecture.name()), go, log)?;
+    step::run(
+        &format!("go build farwater-render for {}", architecture.name()),
+        go,
+        log,
+    )?;
     Ok(program)
 }
 

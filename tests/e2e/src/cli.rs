@@ -18,13 +18,26 @@ impl Ran {
     pub fn of(mut command: Command) -> Result<Self> {
         let name = command.get_program().to_owned();
         let output = command.output().with_context(|| format!("start {}", name.display()))?;
-        let code = output.status.code().with_context(|| format!("{} was killed", name.display()))?;
-        Ok(Self { code, stdout: String::from_utf8(output.stdout)?, stderr: String::from_utf8(output.stderr)? })
+        let code = output
+            .status
+            .code()
+            .with_context(|| format!("{} was killed", name.display()))?;
+        Ok(Self {
+            code,
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
     }
 
     /// Returns itself if the program ended with this code.
     pub fn expect(self, code: i32, what: &str) -> Result<Self> {
-        ensure!(self.code == code, "{what} ended with {}, not {code}:\n{}\n{}", self.code, self.stdout, self.stderr);
+        ensure!(
+            self.code == code,
+            "{what} ended with {}, not {code}:\n{}\n{}",
+            self.code,
+            self.stdout,
+            self.stderr
+        );
         Ok(self)
     }
 }
@@ -38,12 +51,17 @@ pub struct Cli {
 impl Cli {
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
         let mut command = Command::new(program("farwater")?);
-        command.args(arguments).env_clear().env("HOME", self.home()).env("FARWATER_KUBECONFIG", &self.kubeconfig);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("HOME", self.home())
+            .env("FARWATER_KUBECONFIG", &self.kubeconfig);
         Ran::of(command)
     }
 
     pub fn expect(&self, code: i32, arguments: &[&str]) -> Result<Ran> {
-        self.run(arguments)?.expect(code, &format!("farwater {}", arguments.join(" ")))
+        self.run(arguments)?
+            .expect(code, &format!("farwater {}", arguments.join(" ")))
     }
 
     /// Own home, because kubectl caches discovery there.
@@ -53,13 +71,21 @@ impl Cli {
 
     /// Findings of `farwater why`, as data.
     pub fn why(&self, service: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.run(&["why", service, "-o", "json"])?.stdout)?)
+        Ok(serde_json::from_str(
+            &self.run(&["why", service, "-o", "json"])?.stdout,
+        )?)
     }
 
     /// Runs the built kubectl. Returns its output if it ends with 0.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(Tools::find()?.kubectl());
-        command.args(arguments).env_clear().env("HOME", self.home()).env("KUBECONFIG", &self.kubeconfig);
-        Ok(Ran::of(command)?.expect(0, &format!("kubectl {}", arguments.join(" ")))?.stdout)
+        command
+            .args(arguments)
+            .env_clear()
+            .env("HOME", self.home())
+            .env("KUBECONFIG", &self.kubeconfig);
+        Ok(Ran::of(command)?
+            .expect(0, &format!("kubectl {}", arguments.join(" ")))?
+            .stdout)
     }
 }

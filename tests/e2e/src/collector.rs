@@ -52,7 +52,9 @@ fn text(attributes: &[KeyValue], name: &str) -> String {
 }
 
 fn service(resource: Option<&Resource>) -> String {
-    resource.map(|resource| text(&resource.attributes, "service.name")).unwrap_or_default()
+    resource
+        .map(|resource| text(&resource.attributes, "service.name"))
+        .unwrap_or_default()
 }
 
 impl Told {
@@ -131,7 +133,12 @@ impl Collector {
     }
 
     pub fn spans(&self, name: &str) -> Vec<Span> {
-        self.told().spans.iter().filter(|span| span.name == name).cloned().collect()
+        self.told()
+            .spans
+            .iter()
+            .filter(|span| span.name == name)
+            .cloned()
+            .collect()
     }
 
     pub async fn until(&self, name: &str, number: usize) -> Result<Vec<Span>> {

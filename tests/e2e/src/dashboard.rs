@@ -7,12 +7,40 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-const DASHBOARD: [&str; 10] =
-    ["uid", "title", "description", "tags", "schemaVersion", "editable", "refresh", "time", "templating", "panels"];
+const DASHBOARD: [&str; 10] = [
+    "uid",
+    "title",
+    "description",
+    "tags",
+    "schemaVersion",
+    "editable",
+    "refresh",
+    "time",
+    "templating",
+    "panels",
+];
 const SOURCE_VARIABLE: [&str; 4] = ["name", "label", "type", "query"];
-const VARIABLE: [&str; 9] =
-    ["name", "label", "type", "datasource", "query", "refresh", "includeAll", "multi", "allValue"];
-const PANEL: [&str; 8] = ["id", "type", "title", "description", "gridPos", "datasource", "fieldConfig", "targets"];
+const VARIABLE: [&str; 9] = [
+    "name",
+    "label",
+    "type",
+    "datasource",
+    "query",
+    "refresh",
+    "includeAll",
+    "multi",
+    "allValue",
+];
+const PANEL: [&str; 8] = [
+    "id",
+    "type",
+    "title",
+    "description",
+    "gridPos",
+    "datasource",
+    "fieldConfig",
+    "targets",
+];
 const TARGET: [&str; 3] = ["refId", "expr", "legendFormat"];
 
 /// Grafana uses at least four scrape intervals.
@@ -74,7 +102,10 @@ impl Dashboard {
             }
         }
         ensure!(has_source, "it has no variable datasource");
-        let all: Values = variables.iter().map(|one| (one.name.clone(), one.all.clone())).collect();
+        let all: Values = variables
+            .iter()
+            .map(|one| (one.name.clone(), one.all.clone()))
+            .collect();
         let mut queries = Vec::new();
         for panel in list(&dashboard["panels"])? {
             only(panel, &PANEL)?;
@@ -83,7 +114,11 @@ impl Dashboard {
             for target in list(&panel["targets"])? {
                 only(target, &TARGET)?;
                 let labels = labels_of(text(&target["legendFormat"])?)?;
-                let query = Query { place: place.clone(), expression: text(&target["expr"])?.to_owned(), labels };
+                let query = Query {
+                    place: place.clone(),
+                    expression: text(&target["expr"])?.to_owned(),
+                    labels,
+                };
                 query.fill(&all)?;
                 queries.push(query);
             }
@@ -96,9 +131,14 @@ impl Variable {
     fn parse(title: &str, variable: &Value) -> Result<Self> {
         only(variable, &VARIABLE)?;
         asks_prometheus(variable)?;
-        let (name, all) = (text(&variable["name"])?.to_owned(), text(&variable["allValue"])?.to_owned());
+        let (name, all) = (
+            text(&variable["name"])?.to_owned(),
+            text(&variable["allValue"])?.to_owned(),
+        );
         let asked = text(&variable["query"])?;
-        let arguments = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+        let arguments = asked
+            .strip_prefix("label_values(")
+            .and_then(|rest| rest.strip_suffix(')'));
         let arguments = arguments.and_then(|arguments| arguments.rsplit_once(','));
         let known = arguments.map(|(series, label)| (series.trim(), label.trim()));
         let (series, label) = known
@@ -110,7 +150,12 @@ impl Variable {
             labels: vec![label.to_owned()],
         };
         query.fill(&Values::new())?;
-        Ok(Self { name, label: label.to_owned(), query, all })
+        Ok(Self {
+            name,
+            label: label.to_owned(),
+            query,
+            all,
+        })
     }
 }
 
@@ -122,11 +167,16 @@ impl Query {
     /// A variable has no value here, or is not written as `$NAME`.
     pub fn fill(&self, values: &Values) -> Result<String> {
         let Self { place, expression, .. } = self;
-        ensure!(!expression.contains("[["), "{place}: {expression} has a variable that is not written as $NAME");
+        ensure!(
+            !expression.contains("[["),
+            "{place}: {expression} has a variable that is not written as $NAME"
+        );
         let mut parts = expression.split('$');
         let mut filled = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let end = part.find(|character: char| !is_of_a_name(character)).unwrap_or(part.len());
+            let end = part
+                .find(|character: char| !is_of_a_name(character))
+                .unwrap_or(part.len());
             let (name, rest) = part.split_at(end);
             let value = match name {
                 "__rate_interval" => Some(RATE_INTERVAL),
@@ -162,9 +212,14 @@ fn is_of_a_name(character: char) -> bool {
 
 /// Names in a legend such as `{{state}}`.
 fn labels_of(legend: &str) -> Result<Vec<String>> {
-    ensure!(!legend.contains('$') && !legend.contains("[["), "the legend {legend:?} has a variable");
+    ensure!(
+        !legend.contains('$') && !legend.contains("[["),
+        "the legend {legend:?} has a variable"
+    );
     let labels = legend.split("{{").skip(1).map(|rest| {
-        let (label, _) = rest.split_once("}}").with_context(|| format!("the legend {legend:?} ends within a label"))?;
+        let (label, _) = rest
+            .split_once("}}")
+            .with_context(|| format!("the legend {legend:?} ends within a label"))?;
         Ok(label.trim().to_owned())
     });
     labels.collect()
@@ -173,7 +228,10 @@ fn labels_of(legend: &str) -> Result<Vec<String>> {
 fn asks_prometheus(part: &Value) -> Result<()> {
     let source = &part["datasource"];
     let ours = json!({"type": "prometheus", "uid": "${datasource}"});
-    ensure!(*source == ours, "the data source {source} is not that of the variable datasource");
+    ensure!(
+        *source == ours,
+        "the data source {source} is not that of the variable datasource"
+    );
     Ok(())
 }
 
@@ -220,9 +278,15 @@ mod tests {
         let read = Dashboard::read(&dashboard()).unwrap();
         let variable = &read.variables[0];
         assert_eq!(variable.query.expression, "group by (instance) (up{job=~\"a,b\"})");
-        assert_eq!((&*variable.name, &*variable.label, &*variable.all), ("pod", "instance", ".*"));
+        assert_eq!(
+            (&*variable.name, &*variable.label, &*variable.all),
+            ("pod", "instance", ".*")
+        );
         let query = &read.queries[0];
-        assert_eq!((&*query.place, &query.labels[..]), ("Jobs: Errors", &["code".to_owned(), "route".to_owned()][..]));
+        assert_eq!(
+            (&*query.place, &query.labels[..]),
+            ("Jobs: Errors", &["code".to_owned(), "route".to_owned()][..])
+        );
         let one = Values::from([("pod".to_owned(), quote("10.0.0.1:80"))]);
         let asked = r#"sum by (code, route) (rate(errors_total{instance=~"10\\.0\\.0\\.1:80"}[1m]))"#;
         assert_eq!(query.fill(&one).unwrap(), asked);
@@ -238,15 +302,40 @@ mod tests {
         };
         check("", "annotations", json!({"list": [{"expr": "up"}]}), "annotations");
         let variable = "/templating/list/1";
-        check("/templating/list/0", "query", json!("loki"), "not the variable datasource");
+        check(
+            "/templating/list/0",
+            "query",
+            json!("loki"),
+            "not the variable datasource",
+        );
         check(variable, "type", json!("custom"), "type \"custom\"");
         check(variable, "regex", json!("/a/"), "regex");
-        check(variable, "query", json!("query_result(up)"), "query_result(up) is not known");
-        check(variable, "query", json!("label_values(instance)"), "label_values(instance) is not known");
-        check(variable, "query", json!({"query": "label_values(up, instance)"}), "is no text");
+        check(
+            variable,
+            "query",
+            json!("query_result(up)"),
+            "query_result(up) is not known",
+        );
+        check(
+            variable,
+            "query",
+            json!("label_values(instance)"),
+            "label_values(instance) is not known",
+        );
+        check(
+            variable,
+            "query",
+            json!({"query": "label_values(up, instance)"}),
+            "is no text",
+        );
         let panel = "/panels/0";
         check(panel, "panels", json!([]), "panels");
-        check(panel, "datasource", json!({"type": "loki", "uid": "${datasource}"}), "loki");
+        check(
+            panel,
+            "datasource",
+            json!({"type": "loki", "uid": "${datasource}"}),
+            "loki",
+        );
         check(panel, "targets", Value::Null, "is no list");
         let target = "/panels/0/targets/0";
         check(target, "datasource", json!({"type": "loki"}), "datasource");

@@ -38,7 +38,10 @@ impl Archives {
                 // The content of the short request doesn't matter, because there is only one file.
                 let _ = stream.read(&mut [0; 4096]);
                 let body = archive.lock().map(|body| body.clone()).unwrap_or_default();
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
                 let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
             }
         });
@@ -53,12 +56,23 @@ impl Archives {
             std::fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
             std::fs::write(path, content)?;
         }
-        let output =
-            Command::new("tar").args(["czf", "-", "-C"]).arg(dir.path()).arg(".").output().context("run tar")?;
-        ensure!(output.status.success(), "tar: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new("tar")
+            .args(["czf", "-", "-C"])
+            .arg(dir.path())
+            .arg(".")
+            .output()
+            .context("run tar")?;
+        ensure!(
+            output.status.success(),
+            "tar: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let digest = format!("sha256:{}", hex::encode(Sha256::digest(&output.stdout)));
         let size = output.stdout.len();
-        *self.0.lock().map_err(|_| anyhow::anyhow!("the archive's lock is poisoned"))? = output.stdout;
+        *self
+            .0
+            .lock()
+            .map_err(|_| anyhow::anyhow!("the archive's lock is poisoned"))? = output.stdout;
         Ok((digest, size))
     }
 }
@@ -82,15 +96,23 @@ impl Flux {
     pub async fn start(plane: &Client, kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> Result<Self> {
         for path in Tools::find_all()?.flux_crds() {
             let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
-            let api: Api<DynamicObject> =
-                Api::all_with(plane.clone(), &resource("apiextensions.k8s.io", "CustomResourceDefinition"));
-            let name =
-                crd.pointer("/metadata/name").and_then(Value::as_str).context("a CRD without a name")?.to_owned();
-            api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(crd)).await?;
+            let api: Api<DynamicObject> = Api::all_with(
+                plane.clone(),
+                &resource("apiextensions.k8s.io", "CustomResourceDefinition"),
+            );
+            let name = crd
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .context("a CRD without a name")?
+                .to_owned();
+            api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(crd))
+                .await?;
         }
         let namespaces: Api<DynamicObject> = Api::all_with(plane.clone(), &resource("", "Namespace"));
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        namespaces.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
+        namespaces
+            .create(&PostParams::default(), &serde_json::from_value(body)?)
+            .await?;
 
         let dir = tempfile::tempdir()?;
         let mut command = bare_command(Tools::find_all()?.kustomize_controller());
@@ -98,8 +120,16 @@ impl Flux {
             .env("RUNTIME_NAMESPACE", namespace)
             .env("KUBECONFIG", kubeconfig)
             .env("TMPDIR", dir.path())
-            .args(["--metrics-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--events-addr="])
-            .args(["--watch-all-namespaces=false", "--enable-leader-election=false", "--requeue-dependency=1s"])
+            .args([
+                "--metrics-addr=127.0.0.1:0",
+                "--health-addr=127.0.0.1:0",
+                "--events-addr=",
+            ])
+            .args([
+                "--watch-all-namespaces=false",
+                "--enable-leader-election=false",
+                "--requeue-dependency=1s",
+            ])
             .args(arguments);
         let controller = Process::spawn("the kustomize-controller", command, &dir.path().join("log"))?;
         let archives = Archives::default();
@@ -126,7 +156,9 @@ impl Flux {
             "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "metadata": {"name": SOURCE},
             "spec": {"url": "https://git.example.com/fleet.git", "interval": "1h"},
         });
-        self.sources.patch(SOURCE, &PatchParams::apply("test").force(), &Patch::Apply(source)).await?;
+        self.sources
+            .patch(SOURCE, &PatchParams::apply("test").force(), &Patch::Apply(source))
+            .await?;
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let status = json!({"status": {
             "observedGeneration": 1,
@@ -139,7 +171,9 @@ impl Flux {
                 "lastTransitionTime": now, "observedGeneration": 1,
             }],
         }});
-        self.sources.patch_status(SOURCE, &PatchParams::default(), &Patch::Merge(status)).await?;
+        self.sources
+            .patch_status(SOURCE, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
         Ok(())
     }
 
@@ -166,7 +200,9 @@ impl Flux {
     pub async fn reconcile(&self, name: &str) -> Result<()> {
         let now = jiff::Timestamp::now().to_string();
         let patch = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": now}}});
-        self.kustomizations.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.kustomizations
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         Ok(())
     }
 }

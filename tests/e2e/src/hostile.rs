@@ -85,22 +85,52 @@ pub struct Outcome {
 impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.lies.is_empty(), "{:#?}", self.lies);
-        ensure!(self.looks >= LOOKS, "only {} looks at a service that was called synced", self.looks);
+        ensure!(
+            self.looks >= LOOKS,
+            "only {} looks at a service that was called synced",
+            self.looks
+        );
         ensure!(self.seen.expired_later > 0, "no watch lost its version while it ran");
-        ensure!(self.seen.early.is_empty(), "requests came earlier than they were told to: {:#?}", self.seen.early);
+        ensure!(
+            self.seen.early.is_empty(),
+            "requests came earlier than they were told to: {:#?}",
+            self.seen.early
+        );
         // A cut watch continues where it was. A watch that lost its version lists again, and once more if a page was
         // finally refused.
         let expired = self.seen.expired + self.seen.expired_later;
         let bound = 3 + 2 * expired;
-        ensure!(self.seen.wide_lists <= bound, "watches began with {} lists for {:?}", self.seen.wide_lists, self.seen);
+        ensure!(
+            self.seen.wide_lists <= bound,
+            "watches began with {} lists for {:?}",
+            self.seen.wide_lists,
+            self.seen
+        );
         // Each attempt looks up its objects, and repeats refused requests.
         let bound = 200 + 2 * expired;
-        ensure!(self.seen.lists <= bound, "{} lists for {:?}", self.seen.lists, self.seen);
+        ensure!(
+            self.seen.lists <= bound,
+            "{} lists for {:?}",
+            self.seen.lists,
+            self.seen
+        );
         // An object that the API server finally refused is read before the next attempt.
         let bound = self.objects as u64 / 10;
-        ensure!(self.reads <= bound, "{} objects were read one by one for {:?}", self.reads, self.seen);
-        ensure!(self.objects <= self.page || self.seen.pages > 0, "no list had a second page");
-        ensure!(self.lists_at_rest <= 2 * self.rest_seconds, "{} lists while nothing changed", self.lists_at_rest);
+        ensure!(
+            self.reads <= bound,
+            "{} objects were read one by one for {:?}",
+            self.reads,
+            self.seen
+        );
+        ensure!(
+            self.objects <= self.page || self.seen.pages > 0,
+            "no list had a second page"
+        );
+        ensure!(
+            self.lists_at_rest <= 2 * self.rest_seconds,
+            "{} lists while nothing changed",
+            self.lists_at_rest
+        );
         Ok(())
     }
 }
@@ -136,13 +166,25 @@ async fn values(plane: &kube::Client, namespace: &str) -> Result<BTreeMap<String
 /// even of running watches, and cuts watches. Then changes all objects once, and leaves it idle. Meanwhile a witness
 /// compares reports with the cluster.
 pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
-    let Hostility { seed, objects, page, rest, patience, .. } = hostility;
-    let quiet = Faults { page: Some(page), ..Faults::default() };
+    let Hostility {
+        seed,
+        objects,
+        page,
+        rest,
+        patience,
+        ..
+    } = hostility;
+    let quiet = Faults {
+        page: Some(page),
+        ..Faults::default()
+    };
     let mut fleet = Fleet::start().await?;
     let place = fleet.state_dir("proxy").with_extension("place");
     std::fs::create_dir_all(&place)?;
     let proxy = ApiFaults::start(plane, &place, seed).await?;
-    fleet.join_in(CLUSTER, plane, proxy.kubeconfig(), Launch::default(), |_| ()).await?;
+    fleet
+        .join_in(CLUSTER, plane, proxy.kubeconfig(), Launch::default(), |_| ())
+        .await?;
     let client = plane.client().await?;
     proxy.set(Faults {
         refused: 0.3,
@@ -178,11 +220,17 @@ pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
         let found = values(&client, &namespace).await?;
         let wrong = found.values().filter(|found| *found != value).count();
         if found.len() != objects || wrong > 0 {
-            lies.push(format!("synced at {value} with {} objects, {wrong} of them old", found.len()));
+            lies.push(format!(
+                "synced at {value} with {} objects, {wrong} of them old",
+                found.len()
+            ));
         }
         seconds.push(begun.elapsed().as_secs_f64());
     }
-    proxy.set(Faults { expired_later: 1.0, ..quiet.clone() });
+    proxy.set(Faults {
+        expired_later: 1.0,
+        ..quiet.clone()
+    });
     farwater_testkit::wait_for("a watch that runs to lose its version", patience, || async {
         Ok((proxy.seen().expired_later > 0).then_some(()))
     })
@@ -198,7 +246,11 @@ pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
     let before = proxy.seen().lists;
     tokio::time::sleep(rest).await;
     let lists_at_rest = proxy.seen().lists - before;
-    let reads = proxy.asked().get(&("GET".to_owned(), "configmaps".to_owned())).copied().unwrap_or_default();
+    let reads = proxy
+        .asked()
+        .get(&("GET".to_owned(), "configmaps".to_owned()))
+        .copied()
+        .unwrap_or_default();
     farwater_testkit::wait_for("the service to be looked at often enough", patience, || async {
         Ok((witness.testify().0 >= LOOKS).then_some(()))
     })
@@ -207,14 +259,27 @@ pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
     lies.extend(seen_lies);
     drop(witness);
     fleet.agent(CLUSTER)?.kill9();
-    Ok(Outcome { objects, page, seconds, seen, reads, looks, lies, lists_at_rest, rest_seconds: rest.as_secs() })
+    Ok(Outcome {
+        objects,
+        page,
+        seconds,
+        seen,
+        reads,
+        looks,
+        lies,
+        lists_at_rest,
+        rest_seconds: rest.as_secs(),
+    })
 }
 
 async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result<()> {
     let services: Api<ServiceDeployment> = fleet.api();
     farwater_testkit::wait_for(&format!("{SERVICE} to be synced"), patience, || async {
         let status = services.get(SERVICE).await?.status.unwrap_or_default();
-        let applied = status.applied_revision.as_deref().is_some_and(|revision| revision.ends_with(commit));
+        let applied = status
+            .applied_revision
+            .as_deref()
+            .is_some_and(|revision| revision.ends_with(commit));
         let synced = applied && condition(&status.conditions, "Ready") == Some("True");
         ensure!(synced, "at {:?}, {:?}", status.applied_revision, status.conditions);
         Ok(Some(()))

@@ -83,7 +83,15 @@ impl Fleet {
     pub async fn of(hub: Hub, dir: tempfile::TempDir) -> Result<Self> {
         let client = hub.client().await?;
         let git = GitServer::start().await?;
-        Ok(Self { agents: BTreeMap::new(), turns: BTreeMap::new(), hub, git, client, unique: unique_name("e2e"), dir })
+        Ok(Self {
+            agents: BTreeMap::new(),
+            turns: BTreeMap::new(),
+            hub,
+            git,
+            client,
+            unique: unique_name("e2e"),
+            dir,
+        })
     }
 
     pub fn api<K>(&self) -> Api<K>
@@ -95,7 +103,9 @@ impl Fleet {
 
     /// The CLI as the administrator uses it.
     pub fn cli(&self) -> Cli {
-        Cli { kubeconfig: self.hub.kubeconfig() }
+        Cli {
+            kubeconfig: self.hub.kubeconfig(),
+        }
     }
 
     /// A namespace of the cluster that no other test uses.
@@ -151,7 +161,9 @@ impl Fleet {
     /// Creates a Cluster that polls every second, and a token to join it.
     pub async fn invite(&self, cluster: &str) -> Result<JoinToken> {
         let spec = serde_json::from_value(json!({"pollInterval": "1s"}))?;
-        self.api().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;
+        self.api()
+            .create(&PostParams::default(), &Cluster::new(cluster, spec))
+            .await?;
         self.hub.join_token(ADMIN_NAMESPACE, cluster).await
     }
 
@@ -159,13 +171,18 @@ impl Fleet {
         let clusters: Api<Cluster> = self.api();
         self.until(&format!("cluster {cluster} to be ready"), || async {
             let cluster = clusters.get(cluster).await?;
-            Ok(cluster.status.is_some_and(|s| condition(&s.conditions, "Ready") == Some("True")).then_some(()))
+            Ok(cluster
+                .status
+                .is_some_and(|s| condition(&s.conditions, "Ready") == Some("True"))
+                .then_some(()))
         })
         .await
     }
 
     pub fn agent(&mut self, cluster: &str) -> Result<&mut Agent> {
-        self.agents.get_mut(cluster).with_context(|| format!("no agent of {cluster} was started"))
+        self.agents
+            .get_mut(cluster)
+            .with_context(|| format!("no agent of {cluster} was started"))
     }
 
     /// Creates a repository with one commit on `main`, and its GitRepository.
@@ -173,7 +190,9 @@ impl Fleet {
         let repository = self.git.create(name)?;
         repository.commit("main", files)?;
         let spec = serde_json::from_value(json!({"url": self.git.url(name)}))?;
-        self.api().create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
+        self.api()
+            .create(&PostParams::default(), &GitRepository::new(name, spec))
+            .await?;
         Ok(repository)
     }
 
@@ -181,7 +200,9 @@ impl Fleet {
     pub async fn reconcile(&self, repository: &str) -> Result<()> {
         let value = jiff::Timestamp::now().to_string();
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: value}}});
-        self.api::<GitRepository>().patch(repository, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.api::<GitRepository>()
+            .patch(repository, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         Ok(())
     }
 
@@ -209,7 +230,9 @@ impl Fleet {
             spec.extend(more);
         }
         let spec = serde_json::from_value(spec)?;
-        self.api().create(&PostParams::default(), &ServiceDeployment::new(name, spec)).await?;
+        self.api()
+            .create(&PostParams::default(), &ServiceDeployment::new(name, spec))
+            .await?;
         Ok(())
     }
 
@@ -219,7 +242,9 @@ impl Fleet {
 
     pub async fn annotate(&self, service: &str, annotation: &str, value: &str) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {annotation: value}}});
-        self.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.api::<ServiceDeployment>()
+            .patch(service, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         Ok(())
     }
 
@@ -231,12 +256,16 @@ impl Fleet {
             return Ok(false);
         }
         let patch = Patch::Merge(json!({"metadata": {"annotations": {FREEZE_PRUNES: null}}}));
-        namespaces.patch(ADMIN_NAMESPACE, &PatchParams::default(), &patch).await?;
+        namespaces
+            .patch(ADMIN_NAMESPACE, &PatchParams::default(), &patch)
+            .await?;
         Ok(true)
     }
 
     pub async fn delete_service(&self, name: &str) -> Result<()> {
-        self.api::<ServiceDeployment>().delete(name, &DeleteParams::default()).await?;
+        self.api::<ServiceDeployment>()
+            .delete(name, &DeleteParams::default())
+            .await?;
         let services: Api<ServiceDeployment> = self.api();
         self.until(&format!("service {name} to be gone"), || async {
             Ok(services.get_opt(name).await?.is_none().then_some(()))
@@ -252,7 +281,11 @@ impl Fleet {
             farwater_api::VERSION
         );
         let answer: Value = self.client.request(http::Request::get(path).body(Vec::new())?).await?;
-        let objects = answer.get("items").or_else(|| answer.get("objects")).cloned().unwrap_or(answer);
+        let objects = answer
+            .get("items")
+            .or_else(|| answer.get("objects"))
+            .cloned()
+            .unwrap_or(answer);
         Ok(serde_json::from_value(objects)?)
     }
 
@@ -298,7 +331,9 @@ impl Fleet {
     ) -> Result<ServiceDeployment> {
         self.until_service(service, &format!("be {kind}={status} with {part:?}"), |s| {
             let conditions = s.status.iter().flat_map(|s| &s.conditions);
-            conditions.into_iter().any(|c| c.type_ == kind && c.status == status && c.message.contains(part))
+            conditions
+                .into_iter()
+                .any(|c| c.type_ == kind && c.status == status && c.message.contains(part))
         })
         .await
     }
@@ -318,7 +353,10 @@ impl Fleet {
         match result {
             Ok(service) => Ok(service),
             Err(error) => {
-                let status = self.service(name).await.map(|s| serde_json::to_string_pretty(&s.status));
+                let status = self
+                    .service(name)
+                    .await
+                    .map(|s| serde_json::to_string_pretty(&s.status));
                 let objects = self.objects(name).await.unwrap_or_default();
                 let ill: Vec<_> = objects.iter().filter(|o| o.health != Health::Current).collect();
                 Err(error.context(format!("the service was {status:?}, its objects {ill:#?}")))
@@ -330,19 +368,31 @@ impl Fleet {
     pub async fn value(&self, plane: &Plane) -> Result<Option<String>> {
         let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &self.namespace("app"));
         let found = api.get_opt("a").await?;
-        Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
+        Ok(found
+            .and_then(|map| map.data)
+            .and_then(|data| data.get("value").cloned()))
     }
 
     pub async fn until_value(&self, plane: &Plane, wanted: &str) -> Result<()> {
         let what = format!("the object to say {wanted:?}");
-        self.until(&what, || async { Ok((self.value(plane).await?.as_deref() == Some(wanted)).then_some(())) }).await
+        self.until(&what, || async {
+            Ok((self.value(plane).await?.as_deref() == Some(wanted)).then_some(()))
+        })
+        .await
     }
 
     /// The hub's counter with this name.
     pub async fn counted(&self, metric: &str) -> Result<u64> {
-        let metrics = self.client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
-        let count = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
-        Ok(count.with_context(|| format!("there is no {metric}:\n{metrics}"))?.parse()?)
+        let metrics = self
+            .client
+            .request_text(http::Request::get("/metrics").body(Vec::new())?)
+            .await?;
+        let count = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        Ok(count
+            .with_context(|| format!("there is no {metric}:\n{metrics}"))?
+            .parse()?)
     }
 
     pub async fn until<T, P>(&self, what: &str, probe: impl FnMut() -> P) -> Result<T>

@@ -55,7 +55,11 @@ pub async fn run(site: &Site) -> Result<Durations> {
     site.install()?;
     let before = ours(site)?;
     let mounts = provide_plugin(site)?.display().to_string();
-    let plugins = repository_root()?.join(EXAMPLE).join("plugins.yaml").display().to_string();
+    let plugins = repository_root()?
+        .join(EXAMPLE)
+        .join("plugins.yaml")
+        .display()
+        .to_string();
     let begun = Instant::now();
     site.join_with(&["--plugins", &plugins, "--mounts", &mounts])?;
     let join = begun.elapsed().as_secs_f64();
@@ -69,11 +73,16 @@ pub async fn run(site: &Site) -> Result<Durations> {
     let settings = json!({"log": "info,farwater_agent=debug", "memoryLimit": "300Mi"});
     want_agent(site, AGENT_NEXT, &settings, "True", "Updated").await?;
     let upgrade = begun.elapsed().as_secs_f64();
-    ensure!(site.cluster().await?.agent_image.as_deref() == Some(AGENT_NEXT), "the hub is told of the new version");
+    ensure!(
+        site.cluster().await?.agent_image.as_deref() == Some(AGENT_NEXT),
+        "the hub is told of the new version"
+    );
     let updated = agent_container(site).await?;
     let log = json!({"name": "FARWATER_LOG", "value": settings["log"]});
     let is_set = updated["image"] == AGENT_NEXT
-        && updated["env"].as_array().is_some_and(|variables| variables.contains(&log))
+        && updated["env"]
+            .as_array()
+            .is_some_and(|variables| variables.contains(&log))
         && updated["resources"]["limits"]["memory"] == settings["memoryLimit"];
     ensure!(is_set, "the agent's container is {updated:#}");
 
@@ -85,12 +94,26 @@ pub async fn run(site: &Site) -> Result<Durations> {
 
     site.leave()?;
     let after = ours(site)?;
-    ensure!(after == before, "leave takes what join made, not {before:?} to {after:?}");
+    ensure!(
+        after == before,
+        "leave takes what join made, not {before:?} to {after:?}"
+    );
     let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
-    ensure!(namespaces.get_opt(AGENT_NAMESPACE).await?.is_none(), "the agent's namespace is still there");
-    ensure!(site.ours::<Cluster>().await?.get_opt("east").await?.is_none(), "the Cluster is still there");
+    ensure!(
+        namespaces.get_opt(AGENT_NAMESPACE).await?.is_none(),
+        "the agent's namespace is still there"
+    );
+    ensure!(
+        site.ours::<Cluster>().await?.get_opt("east").await?.is_none(),
+        "the Cluster is still there"
+    );
     ensure!(site.uids().await? == uids, "the workload has changed");
-    Ok(Durations { install, join, upgrade, back })
+    Ok(Durations {
+        install,
+        join,
+        upgrade,
+        back,
+    })
 }
 
 /// The example of a plugin in `examples/jsonnet`.
@@ -107,7 +130,9 @@ const BEFORE: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: before, 
 fn provide_plugin(site: &Site) -> Result<PathBuf> {
     site.node.import(&Images::make_jsonnet(&site.path(""))?)?;
     let stated = fs::read_to_string(repository_root()?.join(EXAMPLE).join("mounts.yaml"))?;
-    let (before, rest) = stated.split_once("image: ").context("the example has an init container")?;
+    let (before, rest) = stated
+        .split_once("image: ")
+        .context("the example has an init container")?;
     let (_, after) = rest.split_once('\n').context("the example has more lines")?;
     let mounts = site.path("mounts.yaml");
     fs::write(&mounts, format!("{before}image: {JSONNET}\n{after}"))?;
@@ -144,13 +169,28 @@ async fn render(site: &Site) -> Result<()> {
     services.create(&PostParams::default(), &plugged).await?;
 
     site.until_service("charted").await?;
-    let facts = site.theirs::<ConfigMap>("charted").await?.get("facts").await?.data.unwrap_or_default();
+    let facts = site
+        .theirs::<ConfigMap>("charted")
+        .await?
+        .get("facts")
+        .await?
+        .data
+        .unwrap_or_default();
     let fact = |name: &str| facts.get(name).map(String::as_str);
-    ensure!((fact("size"), fact("install")) == (Some("large"), Some("true")), "{facts:?}");
-    ensure!(fact("kubernetes").is_some_and(|version| version.starts_with("v1.")), "{facts:?}");
+    ensure!(
+        (fact("size"), fact("install")) == (Some("large"), Some("true")),
+        "{facts:?}"
+    );
+    ensure!(
+        fact("kubernetes").is_some_and(|version| version.starts_with("v1.")),
+        "{facts:?}"
+    );
     site.until_service("plugged").await?;
     let made = site.theirs::<Deployment>("plugged").await?.get("plugged").await?;
-    ensure!(made.status.and_then(|status| status.ready_replicas) == Some(1), "its pod does not run");
+    ensure!(
+        made.status.and_then(|status| status.ready_replicas) == Some(1),
+        "its pod does not run"
+    );
     site.theirs::<Service>("plugged").await?.get("plugged").await?;
     Ok(())
 }
@@ -160,17 +200,25 @@ async fn render(site: &Site) -> Result<()> {
 pub async fn by_names(site: &Site) -> Result<()> {
     let installed = site.run(&["install", "--image", HUB])?;
     let said = String::from_utf8_lossy(&installed.stderr).into_owned();
-    ensure!(installed.status.success() && said.contains("the hub is ready"), "{said}");
+    ensure!(
+        installed.status.success() && said.contains("the hub is ready"),
+        "{said}"
+    );
     let address = String::from_utf8_lossy(&installed.stdout).trim().to_owned();
     ensure!(address == "https://localhost:8443", "the way in is {address:?}");
-    let way = said.lines().find_map(|line| line.trim().strip_prefix("kubectl ")).context("no way in is printed")?;
+    let way = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("kubectl "))
+        .context("no way in is printed")?;
     let words: Vec<&str> = way.split_whitespace().collect();
     let _forwarded = Forwarded::start(site, &words).await.with_context(|| said.clone())?;
 
     site.join()?;
     let agent = agent_container(site).await?;
     let hub = json!({"name": "FARWATER_HUB", "value": "https://farwater-hub.farwater-hub.svc"});
-    let is_named = agent["env"].as_array().is_some_and(|variables| variables.contains(&hub));
+    let is_named = agent["env"]
+        .as_array()
+        .is_some_and(|variables| variables.contains(&hub));
     ensure!(is_named, "the agent's container is {agent:#}");
     site.poll_every("1s").await?;
     site.deploy().await?;
@@ -190,7 +238,10 @@ pub async fn by_names(site: &Site) -> Result<()> {
 /// Gives the Git server, which runs outside the cluster, a name in it: a Service with a manual address.
 async fn name_git(site: &Site) -> Result<String> {
     let url = site.git.url("apps");
-    let (host, rest) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("a URL over http")?;
+    let (host, rest) = url
+        .strip_prefix("http://")
+        .and_then(|url| url.split_once('/'))
+        .context("a URL over http")?;
     let (address, port) = host.rsplit_once(':').context("a port")?;
     let port: u16 = port.parse()?;
     let service: Service = serde_json::from_value(json!({
@@ -200,15 +251,24 @@ async fn name_git(site: &Site) -> Result<String> {
         "metadata": {"name": "git", "labels": {"kubernetes.io/service-name": "git"}},
         "addressType": "IPv4", "endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": port}],
     }))?;
-    site.theirs("default").await?.create(&PostParams::default(), &service).await?;
-    site.theirs("default").await?.create(&PostParams::default(), &slice).await?;
+    site.theirs("default")
+        .await?
+        .create(&PostParams::default(), &service)
+        .await?;
+    site.theirs("default")
+        .await?
+        .create(&PostParams::default(), &slice)
+        .await?;
     Ok(format!("http://git.default.svc:{port}/{rest}"))
 }
 
 /// Requests an unavailable version. The agent reports why, and stays at its version.
 async fn stays(site: &Site, image: &str, why: &str, before: &Value) -> Result<()> {
     let halted = want_agent(site, image, &json!({}), "False", "Halted").await?;
-    ensure!(halted.contains("farwater-admin/east") && halted.contains(why), "{image}: {halted}");
+    ensure!(
+        halted.contains("farwater-admin/east") && halted.contains(why),
+        "{image}: {halted}"
+    );
     let agent = agent_container(site).await?;
     ensure!(agent == *before, "{image} was not taken back: {agent:#}");
     // The Cluster reports it a moment after its policy.
@@ -236,13 +296,17 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
     let policy = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "AgentPolicy", "metadata": {"name": "all"}, "spec": spec,
     });
-    let made = policies.patch("all", &PatchParams::apply("test").force(), &Patch::Apply(policy)).await?;
+    let made = policies
+        .patch("all", &PatchParams::apply("test").force(), &Patch::Apply(policy))
+        .await?;
     let what = format!("agents to be {image}, or not");
     let settled = wait_for(&what, 2 * PATIENCE, || async {
         let status = policies.get("all").await?.status.unwrap_or_default();
         let current = status.observed_generation == made.metadata.generation;
-        let found =
-            status.conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == ready && c.reason == reason);
+        let found = status
+            .conditions
+            .into_iter()
+            .find(|c| c.type_ == "Ready" && c.status == ready && c.reason == reason);
         Ok(found.filter(|_| current).map(|condition| condition.message))
     });
     let error = match settled.await {
@@ -251,8 +315,19 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
     };
     let policy = policies.get("all").await.map(|policy| json!(policy.status));
     let selector = "app.kubernetes.io/component=agent";
-    let logs =
-        kubectl(site, &["logs", "--namespace", AGENT_NAMESPACE, "--selector", selector, "--prefix", "--tail", "40"]);
+    let logs = kubectl(
+        site,
+        &[
+            "logs",
+            "--namespace",
+            AGENT_NAMESPACE,
+            "--selector",
+            selector,
+            "--prefix",
+            "--tail",
+            "40",
+        ],
+    );
     let logs = logs.unwrap_or_else(|error| format!("{error:#}"));
     Err(error.context(format!("the policy is {policy:?}\n{logs}")))
 }
@@ -262,13 +337,28 @@ pub fn ours(site: &Site) -> Result<BTreeSet<String>> {
     let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
     let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
     let label = "app.kubernetes.io/part-of=farwater";
-    let found = kubectl(site, &["get", &kinds, "--all-namespaces", "--selector", label, "--output", "name"])?;
+    let found = kubectl(
+        site,
+        &[
+            "get",
+            &kinds,
+            "--all-namespaces",
+            "--selector",
+            label,
+            "--output",
+            "name",
+        ],
+    )?;
     Ok(found.lines().map(str::to_owned).collect())
 }
 
 fn kubectl(site: &Site, arguments: &[&str]) -> Result<String> {
     let output = site.node.plane().kubectl()?.args(arguments).output()?;
-    ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "kubectl {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -279,7 +369,13 @@ impl Forwarded {
     /// `words`: arguments of `kubectl`.
     pub async fn start(site: &Site, words: &[&str]) -> Result<Self> {
         let mut kubectl = site.node.plane().kubectl()?;
-        let forwarded = Self(kubectl.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let forwarded = Self(
+            kubectl
+                .args(words)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?,
+        );
         wait_for("the hub to be reached", PATIENCE, || async {
             let output = site.run(&["get", "clusters", "-A"])?;
             Ok(output.status.success().then_some(()))

@@ -24,10 +24,15 @@ impl Page {
     pub fn read(name: &str) -> Result<Self> {
         let path = repository_root()?.join("docs").join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        let consoles = text.split("```console\n").skip(1).filter_map(|block| block.split("```").next());
+        let consoles = text
+            .split("```console\n")
+            .skip(1)
+            .filter_map(|block| block.split("```").next());
         let commands = consoles.flat_map(str::lines).map(|line| {
             let command = line.strip_prefix("$ ").filter(|command| !command.ends_with('\\'));
-            command.map(str::to_owned).with_context(|| format!("docs/{name} shows {line:?}, which is not one command"))
+            command
+                .map(str::to_owned)
+                .with_context(|| format!("docs/{name} shows {line:?}, which is not one command"))
         });
         let lines = commands.collect::<Result<Vec<String>>>()?;
         Ok(Self { text, lines })
@@ -35,7 +40,10 @@ impl Page {
 
     /// Replaces an example value, which the page must contain, by ours.
     pub fn replace(&mut self, example: &str, ours: &str) -> Result<()> {
-        ensure!(self.lines.iter().any(|line| line.contains(example)), "the page does not name {example:?} any more");
+        ensure!(
+            self.lines.iter().any(|line| line.contains(example)),
+            "the page does not name {example:?} any more"
+        );
         for line in &mut self.lines {
             *line = line.replace(example, ours);
         }
@@ -46,7 +54,10 @@ impl Page {
     pub fn next(&mut self, start: &str) -> Result<String> {
         ensure!(!self.lines.is_empty(), "the page has no command {start:?}");
         let line = self.lines.remove(0);
-        ensure!(line.starts_with(start), "the page's next command is {line:?}, not {start:?}");
+        ensure!(
+            line.starts_with(start),
+            "the page's next command is {line:?}, not {start:?}"
+        );
         Ok(line)
     }
 }
@@ -73,18 +84,29 @@ impl Shell {
         let mut path = bin.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
-        Ok(Self { dir: dir.to_owned(), path, kubeconfig: None })
+        Ok(Self {
+            dir: dir.to_owned(),
+            path,
+            kubeconfig: None,
+        })
     }
 
     /// With a kubeconfig for kubectl.
     #[must_use]
     pub fn with_kubeconfig(self, file: PathBuf) -> Self {
-        Self { kubeconfig: Some(file), ..self }
+        Self {
+            kubeconfig: Some(file),
+            ..self
+        }
     }
 
     fn command(&self, line: &str) -> Command {
         let mut command = bare_command("sh");
-        command.args(["-c", line]).current_dir(&self.dir).env("HOME", &self.dir).env("PATH", &self.path);
+        command
+            .args(["-c", line])
+            .current_dir(&self.dir)
+            .env("HOME", &self.dir)
+            .env("PATH", &self.path);
         if let Some(file) = &self.kubeconfig {
             command.env("KUBECONFIG", file);
         }
@@ -98,6 +120,10 @@ impl Shell {
 
     /// Starts a command that runs until it is dropped.
     pub fn start(&self, name: &str, line: &str) -> Result<Process> {
-        Process::spawn(name, self.command(&format!("exec {line}")), &self.dir.join(format!("{name}.log")))
+        Process::spawn(
+            name,
+            self.command(&format!("exec {line}")),
+            &self.dir.join(format!("{name}.log")),
+        )
     }
 }

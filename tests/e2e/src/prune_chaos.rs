@@ -115,7 +115,12 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn check(&self) -> Result<()> {
-        ensure!(self.unintended.is_empty(), "{} objects went unasked: {:#?}", self.unintended.len(), self.unintended);
+        ensure!(
+            self.unintended.is_empty(),
+            "{} objects went unasked: {:#?}",
+            self.unintended.len(),
+            self.unintended
+        );
         Ok(())
     }
 
@@ -145,7 +150,8 @@ impl Service {
     /// All objects except one, as files of a folder.
     fn nearly(&self, folder: &str) -> Vec<(String, String)> {
         let kept = self.files.iter().skip(1);
-        kept.map(|name| (format!("{folder}/{name}.yaml"), config_map(name, "one"))).collect()
+        kept.map(|name| (format!("{folder}/{name}.yaml"), config_map(name, "one")))
+            .collect()
     }
 }
 
@@ -164,7 +170,10 @@ pub struct Chaos {
 }
 
 fn borrowed(files: &[(String, String)]) -> Vec<(&str, &str)> {
-    files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect()
+    files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect()
 }
 
 /// Runs at least this many faults on a plane.
@@ -187,7 +196,9 @@ impl Chaos {
         let place = fleet.state_dir("chaos").with_extension("proxy");
         std::fs::create_dir_all(&place)?;
         let proxy = ApiFaults::start(plane, &place, seed).await?;
-        fleet.join_in(CLUSTER, plane, proxy.kubeconfig(), Launch::default(), |_| ()).await?;
+        fleet
+            .join_in(CLUSTER, plane, proxy.kubeconfig(), Launch::default(), |_| ())
+            .await?;
         let mut chaos = Self {
             fleet,
             proxy,
@@ -239,20 +250,34 @@ impl Chaos {
                     "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
         });
         let api: Api<CustomResourceDefinition> = Api::all(self.plane.clone());
-        api.create(&Default::default(), &serde_json::from_value(definition)?).await?;
+        api.create(&Default::default(), &serde_json::from_value(definition)?)
+            .await?;
         Ok(())
     }
 
     async fn add_service(&mut self, name: &str) -> Result<()> {
-        let files: BTreeSet<String> = (0..self.random.random_range(8..24)).map(|n| format!("m{n:03}")).collect();
-        let mut all: Vec<_> = files.iter().map(|file| (format!("app/{file}.yaml"), config_map(file, "one"))).collect();
-        let boat = format!("apiVersion: {}/v1\nkind: Boat\nmetadata: {{name: boat}}\n", self.group());
+        let files: BTreeSet<String> = (0..self.random.random_range(8..24))
+            .map(|n| format!("m{n:03}"))
+            .collect();
+        let mut all: Vec<_> = files
+            .iter()
+            .map(|file| (format!("app/{file}.yaml"), config_map(file, "one")))
+            .collect();
+        let boat = format!(
+            "apiVersion: {}/v1\nkind: Boat\nmetadata: {{name: boat}}\n",
+            self.group()
+        );
         all.push(("app/boat.yaml".to_owned(), boat));
         all.push(("README".to_owned(), name.to_owned()));
         let repository = self.fleet.repository(name, &borrowed(&all)).await?;
         self.fleet.deploy(name, CLUSTER, name, "app").await?;
         let next = files.len();
-        self.services.push(Service { name: name.to_owned(), repository, files, next });
+        self.services.push(Service {
+            name: name.to_owned(),
+            repository,
+            files,
+            next,
+        });
         Ok(())
     }
 
@@ -268,7 +293,10 @@ impl Chaos {
                 }
             }
             for boat in self.boats(&service.name).await? {
-                all.insert((service.name.clone(), BOAT.to_owned()), boat.metadata.uid.unwrap_or_default());
+                all.insert(
+                    (service.name.clone(), BOAT.to_owned()),
+                    boat.metadata.uid.unwrap_or_default(),
+                );
             }
         }
         Ok(all)
@@ -300,21 +328,33 @@ impl Chaos {
         let backup = self.place.join(unique_name("backup")).display().to_string();
         let global = self.next_global();
         if global == Some(Global::HubRestored) {
-            admin(&["backup", "--data-dir", &self.fleet.hub.dir().display().to_string(), &backup])?;
+            admin(&[
+                "backup",
+                "--data-dir",
+                &self.fleet.hub.dir().display().to_string(),
+                &backup,
+            ])?;
             // Created after the backup, so the restored hub does not know it.
             self.grow().await?;
         }
-        let mut before = if global == Some(Global::HubRestored) { self.uids().await? } else { before };
+        let mut before = if global == Some(Global::HubRestored) {
+            self.uids().await?
+        } else {
+            before
+        };
         if let Some(global) = global {
-            self.inflict_on_all(global, plane, &backup).await.with_context(|| format!("{global:?}"))?;
+            self.inflict_on_all(global, plane, &backup)
+                .await
+                .with_context(|| format!("{global:?}"))?;
             self.outcome.count(&format!("{global:?}"));
         }
         if global == Some(Global::DefinitionGone) {
             before.retain(|(_, name), _| name != BOAT);
         }
         let heads: Vec<String> = self.services.iter().map(Service::head).collect();
-        let faults: Vec<Fault> =
-            (0..SERVICES).map(|_| *FAULTS.choose(&mut self.random).unwrap_or(&Fault::EmptyFolder)).collect();
+        let faults: Vec<Fault> = (0..SERVICES)
+            .map(|_| *FAULTS.choose(&mut self.random).unwrap_or(&Fault::EmptyFolder))
+            .collect();
         for (n, fault) in faults.iter().enumerate() {
             self.inflict(n, *fault).await.with_context(|| format!("{fault:?}"))?;
             self.outcome.count(&format!("{fault:?}"));
@@ -333,7 +373,9 @@ impl Chaos {
         self.note_losses(&before, &format!("during {said}")).await?;
         self.mend_all(global).await?;
         for (n, fault) in faults.iter().enumerate() {
-            self.mend(n, *fault, &heads[n]).await.with_context(|| format!("mend {fault:?}"))?;
+            self.mend(n, *fault, &heads[n])
+                .await
+                .with_context(|| format!("mend {fault:?}"))?;
         }
         for service in &self.services {
             self.looked_after(self.fleet.until_current(&service.name))
@@ -341,7 +383,9 @@ impl Chaos {
                 .with_context(|| format!("after {said}"))?;
         }
         self.note_losses(&before, &format!("after {said}")).await?;
-        self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))
+        self.lose_on_purpose(&before)
+            .await
+            .with_context(|| format!("after {said}"))
     }
 
     /// All faults in turn, in a random order each time. Some waves have none.
@@ -358,7 +402,9 @@ impl Chaos {
         for service in &mut self.services {
             let name = format!("m{:03}", service.next);
             service.next += 1;
-            service.repository.change("main", &[(&service.path(&name), Some(&config_map(&name, "one")))])?;
+            service
+                .repository
+                .change("main", &[(&service.path(&name), Some(&config_map(&name, "one")))])?;
             service.files.insert(name);
             self.fleet.reconcile(&service.name).await?;
         }
@@ -388,7 +434,10 @@ impl Chaos {
             Fault::PathTypo => return self.point(name, "ap").await,
             Fault::OtherFolder => {
                 let files = service.nearly("lib");
-                let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+                let files: Vec<_> = files
+                    .iter()
+                    .map(|(path, text)| (path.as_str(), Some(text.as_str())))
+                    .collect();
                 repository.change("main", &files)?;
                 self.point(name, "lib").await?;
             }
@@ -412,13 +461,19 @@ impl Chaos {
 
     async fn point(&self, service: &str, path: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"path": path}}));
-        self.fleet.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &patch).await?;
+        self.fleet
+            .api::<ServiceDeployment>()
+            .patch(service, &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 
     async fn address(&self, source: &str, url: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"url": url}}));
-        self.fleet.api::<GitRepository>().patch(source, &PatchParams::default(), &patch).await?;
+        self.fleet
+            .api::<GitRepository>()
+            .patch(source, &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 
@@ -486,7 +541,10 @@ impl Chaos {
 
     /// From an agent that must look up everything again.
     fn refuse_reads(&mut self, status: u16) -> Result<()> {
-        self.proxy.set(Faults { reads: Some(("/configmaps".to_owned(), status)), ..Faults::default() });
+        self.proxy.set(Faults {
+            reads: Some(("/configmaps".to_owned(), status)),
+            ..Faults::default()
+        });
         self.fleet.agent(CLUSTER)?.restart()
     }
 
@@ -495,12 +553,17 @@ impl Chaos {
         self.fleet.hub.stop()?;
         let data = self.fleet.hub.dir().display().to_string();
         let said = admin(&["restore", "--data-dir", &data, "--force", backup])?;
-        let (_, confirmation) = said.split_once(&format!("{CONFIRM_RESTORED}=")).with_context(|| said.clone())?;
+        let (_, confirmation) = said
+            .split_once(&format!("{CONFIRM_RESTORED}="))
+            .with_context(|| said.clone())?;
         let epoch: String = confirmation.chars().take_while(char::is_ascii_digit).collect();
         self.fleet.hub.restart().await?;
         self.fleet.client = self.fleet.hub.client().await?;
         let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
-        self.fleet.api::<Cluster>().patch(CLUSTER, &PatchParams::default(), &patch).await?;
+        self.fleet
+            .api::<Cluster>()
+            .patch(CLUSTER, &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 
@@ -511,7 +574,10 @@ impl Chaos {
         let token = hub.join_token(farwater_api::ADMIN_NAMESPACE, "theirs").await?;
         let mut agent = Agent::start("theirs", &folder.with_extension("agent"), plane.kubeconfig(), token)?;
         agent.tolerate("");
-        let ended = agent.process().wait(crate::PATIENCE).with_context(|| agent.log_tail())?;
+        let ended = agent
+            .process()
+            .wait(crate::PATIENCE)
+            .with_context(|| agent.log_tail())?;
         ensure!(ended.code() == Some(2), "an agent of another hub ended with {ended}");
         Ok(())
     }
@@ -530,9 +596,15 @@ impl Chaos {
         let (name, repository) = (&service.name, &service.repository);
         match fault {
             Fault::EmptyFolder | Fault::FolderGone | Fault::OtherFolder | Fault::PartialRender => {
-                let mut all: Vec<_> =
-                    service.files.iter().map(|file| (service.path(file), config_map(file, "one"))).collect();
-                let boat = format!("apiVersion: {}/v1\nkind: Boat\nmetadata: {{name: boat}}\n", self.group());
+                let mut all: Vec<_> = service
+                    .files
+                    .iter()
+                    .map(|file| (service.path(file), config_map(file, "one")))
+                    .collect();
+                let boat = format!(
+                    "apiVersion: {}/v1\nkind: Boat\nmetadata: {{name: boat}}\n",
+                    self.group()
+                );
                 all.push(("app/boat.yaml".to_owned(), boat));
                 all.push(("README".to_owned(), name.clone()));
                 repository.commit("main", &borrowed(&all))?;
@@ -551,22 +623,29 @@ impl Chaos {
     async fn lose_on_purpose(&mut self, before: &BTreeMap<(String, String), String>) -> Result<()> {
         let mut left = before.clone();
         for service in &mut self.services {
-            let Some(gone) = service.files.pop_first() else { continue };
+            let Some(gone) = service.files.pop_first() else {
+                continue;
+            };
             let new = format!("m{:03}", service.next);
             service.next += 1;
             let (old, path) = (service.path(&gone), service.path(&new));
-            service.repository.change("main", &[(&old, None), (&path, Some(&config_map(&new, "one")))])?;
+            service
+                .repository
+                .change("main", &[(&old, None), (&path, Some(&config_map(&new, "one")))])?;
             service.files.insert(new);
             left.remove(&(service.name.clone(), gone));
             self.fleet.reconcile(&service.name).await?;
         }
         for service in &self.services {
             let head = service.head();
-            self.looked_after(self.fleet.until_applied(&service.name, &head)).await?;
+            self.looked_after(self.fleet.until_applied(&service.name, &head))
+                .await?;
             let api: Api<ConfigMap> = Api::namespaced(self.plane.clone(), &self.fleet.namespace(&service.name));
             let gone = || async {
                 let found = api.list(&ListParams::default()).await?.items.into_iter();
-                let found = found.filter_map(|map| map.metadata.name).filter(|name| name != "kube-root-ca.crt");
+                let found = found
+                    .filter_map(|map| map.metadata.name)
+                    .filter(|name| name != "kube-root-ca.crt");
                 Ok((found.collect::<BTreeSet<_>>() == service.files).then_some(()))
             };
             let what = format!("{} to hold what Git holds", service.name);
@@ -578,7 +657,10 @@ impl Chaos {
 }
 
 fn admin(arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program("farwater")?).arg("admin").args(arguments).output()?;
+    let output = Command::new(program("farwater")?)
+        .arg("admin")
+        .args(arguments)
+        .output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "farwater admin {arguments:?}: {said}");
     Ok(said)

@@ -41,7 +41,9 @@ const JUMP: i64 = 90;
 const KILLS_EACH: u32 = 3;
 
 /// All scenes, in order.
-pub const SCENES: [&str; 9] = ["set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels"];
+pub const SCENES: [&str; 9] = [
+    "set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels",
+];
 
 /// Scenes and the clusters that play them.
 #[derive(Clone, Copy, Debug)]
@@ -100,15 +102,28 @@ pub async fn run(planes: &[&Plane], play: Play<'_>, mut progress: impl FnMut(&st
     let mut begun = Instant::now();
     let mut stage = Stage::set(planes, play).await?;
     let Play { simulated, seed, .. } = play;
-    let mut outcome = Outcome { simulated, real: planes.len(), allowed: stage.most(), ..Outcome::default() };
+    let mut outcome = Outcome {
+        simulated,
+        real: planes.len(),
+        allowed: stage.most(),
+        ..Outcome::default()
+    };
     let mut random = StdRng::seed_from_u64(seed);
     for &scene in play.scenes {
         let played = match scene {
             "set" => stage.until_all_have(SET).await,
             "bad" => stage.a_bad_commit_reaches_the_canaries_alone().await,
             "halt" => stage.a_halt_holds_over_a_restart().await,
-            "mended" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(false).await,
-            "mended, killed" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(true).await,
+            "mended" => {
+                stage
+                    .its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(false)
+                    .await
+            }
+            "mended, killed" => {
+                stage
+                    .its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(true)
+                    .await
+            }
             "late" => stage.late_words_open_no_step().await,
             "killed" => stage.the_hub_is_killed(play.kills, &mut random).await,
             "crossing" => stage.two_rollouts_cross().await,
@@ -123,7 +138,10 @@ pub async fn run(planes: &[&Plane], play: Play<'_>, mut progress: impl FnMut(&st
         let surely_soaking = play.soak.saturating_sub(ROUNDING);
         let at_once = |set| most_within(surely_soaking, of(&account, set));
         outcome.most_on_their_way = at_once(SET).max(at_once(OTHER));
-        ensure!(outcome.most_on_their_way <= outcome.allowed, "scene {scene:?}: {outcome:?}");
+        ensure!(
+            outcome.most_on_their_way <= outcome.allowed,
+            "scene {scene:?}: {outcome:?}"
+        );
         outcome.arrivals = account.len();
         outcome.kills = stage.kills;
         outcome.scenes.insert(scene.to_owned(), begun.elapsed().as_secs_f64());
@@ -141,7 +159,10 @@ impl<'a> Stage<'a> {
             let name = format!("real-{nth}");
             fleet.join(&name, plane).await?;
             let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod", "tier": "canary"}}}));
-            fleet.api::<Cluster>().patch(&name, &PatchParams::default(), &patch).await?;
+            fleet
+                .api::<Cluster>()
+                .patch(&name, &PatchParams::default(), &patch)
+                .await?;
         }
         let names: Vec<String> = (0..play.simulated).map(|n| format!("sim-{n:03}")).collect();
         let labels = || BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
@@ -151,11 +172,23 @@ impl<'a> Stage<'a> {
             ("web/behaviour", "good".to_owned()),
             ("api/a.yaml", config_map("a", "turn-0")),
         ];
-        let repository =
-            fleet.repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str()))).await?;
+        let repository = fleet
+            .repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str())))
+            .await?;
         let canary = planes.first().context("there is no canary")?.client().await?;
         let real = planes.len();
-        let stage = Self { play, fleet, sim, repository, names, real, canary, seen: 0, turn: 0, kills: 0 };
+        let stage = Self {
+            play,
+            fleet,
+            sim,
+            repository,
+            names,
+            real,
+            canary,
+            seen: 0,
+            turn: 0,
+            kills: 0,
+        };
         stage.create(SET).await?;
         Ok(stage)
     }
@@ -191,7 +224,9 @@ impl<'a> Stage<'a> {
 
     async fn until(&self, set: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let what = format!("{set} to be {what}");
-        let waited = wait_for(&what, PATIENCE, || async { Ok(is_so(&self.status(set).await?).then_some(())) });
+        let waited = wait_for(&what, PATIENCE, || async {
+            Ok(is_so(&self.status(set).await?).then_some(()))
+        });
         match waited.await {
             Ok(()) => Ok(()),
             Err(error) => Err(error.context(format!("it was {}", self.status(set).await?))),
@@ -200,7 +235,10 @@ impl<'a> Stage<'a> {
 
     async fn until_all_have(&self, set: &str) -> Result<()> {
         let all = self.all();
-        self.until(set, "everywhere", |status| is(status, RolloutPhase::Complete) && status["updated"] == all).await
+        self.until(set, "everywhere", |status| {
+            is(status, RolloutPhase::Complete) && status["updated"] == all
+        })
+        .await
     }
 
     /// A commit that changes only one set's folder.
@@ -237,7 +275,8 @@ impl<'a> Stage<'a> {
 
     async fn a_bad_commit_reaches_the_canaries_alone(&mut self) -> Result<()> {
         self.commit(&[SET], Course::Bad).await?;
-        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
+        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted))
+            .await?;
         tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
         Ok(())
@@ -253,9 +292,13 @@ impl<'a> Stage<'a> {
             self.kill_hub().await?;
         }
         let rest = self.all() - silent.len();
-        self.until(SET, "where somebody is", |status| status["updated"] == rest).await?;
+        self.until(SET, "where somebody is", |status| status["updated"] == rest)
+            .await?;
         let reached: BTreeSet<String> = self.news().into_iter().map(|arrival| arrival.cluster).collect();
-        ensure!(reached.is_disjoint(&silent) && reached.len() == self.names.len() - silent.len(), "{reached:?}");
+        ensure!(
+            reached.is_disjoint(&silent) && reached.len() == self.names.len() - silent.len(),
+            "{reached:?}"
+        );
         self.sim.silence(silent.iter().map(String::as_str), false);
         self.until_all_have(SET).await?;
         ensure!(self.sim.ledger().iter().all(|arrival| arrival.course == Course::Good));
@@ -266,9 +309,16 @@ impl<'a> Stage<'a> {
     async fn late_words_open_no_step(&mut self) -> Result<()> {
         self.sim.delay(self.names.iter().map(String::as_str), true);
         self.commit(&[SET], Course::Good).await?;
-        self.until_reached(1).await.context("the canaries were done, but no cluster followed")?;
+        self.until_reached(1)
+            .await
+            .context("the canaries were done, but no cluster followed")?;
         tokio::time::sleep(self.play.watched + self.play.soak).await;
-        ensure!(self.news().len() <= self.most(), "{} of at most {}", self.news().len(), self.most());
+        ensure!(
+            self.news().len() <= self.most(),
+            "{} of at most {}",
+            self.news().len(),
+            self.most()
+        );
         self.sim.delay(self.names.iter().map(String::as_str), false);
         self.until_all_have(SET).await
     }
@@ -306,12 +356,16 @@ impl<'a> Stage<'a> {
         for arrival in self.news() {
             *times.entry(arrival.cluster).or_default() += 1;
         }
-        ensure!(times.len() == self.names.len() && times.values().all(|times| *times == 1), "{times:?}");
+        ensure!(
+            times.len() == self.names.len() && times.values().all(|times| *times == 1),
+            "{times:?}"
+        );
         Ok(())
     }
 
     async fn a_halt_holds_over_a_restart(&mut self) -> Result<()> {
-        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
+        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted))
+            .await?;
         self.fleet.hub.restart().await?;
         tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
@@ -326,7 +380,10 @@ impl<'a> Stage<'a> {
         self.until_reached(1).await?;
         let patch =
             Patch::Merge(json!({"spec": {"template": {"spec": {"configuration": {"turn": self.turn.to_string()}}}}}));
-        self.fleet.api::<ServiceSet>().patch(SET, &PatchParams::default(), &patch).await?;
+        self.fleet
+            .api::<ServiceSet>()
+            .patch(SET, &PatchParams::default(), &patch)
+            .await?;
         self.until_all_have(OTHER).await?;
         self.until_all_have(SET).await?;
         let last: BTreeMap<(String, String), Arrival> = self
@@ -336,8 +393,16 @@ impl<'a> Stage<'a> {
             .map(|arrival| ((arrival.cluster.clone(), arrival.service.clone()), arrival))
             .collect();
         for set in [SET, OTHER] {
-            let entries: BTreeSet<_> = last.values().filter(|arrival| is_of(arrival, set)).map(|a| a.bundle).collect();
-            ensure!(entries.len() == 1, "the clusters have {} versions of {set}", entries.len());
+            let entries: BTreeSet<_> = last
+                .values()
+                .filter(|arrival| is_of(arrival, set))
+                .map(|a| a.bundle)
+                .collect();
+            ensure!(
+                entries.len() == 1,
+                "the clusters have {} versions of {set}",
+                entries.len()
+            );
         }
         Ok(())
     }
@@ -352,10 +417,16 @@ impl<'a> Stage<'a> {
         let freeze = json!({
             "reason": "it is tried", "clusterSelector": {"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]},
         });
-        windows.create(&PostParams::default(), &ChangeWindow::new("freeze", serde_json::from_value(freeze)?)).await?;
+        windows
+            .create(
+                &PostParams::default(),
+                &ChangeWindow::new("freeze", serde_json::from_value(freeze)?),
+            )
+            .await?;
         self.commit(&[SET], Course::Good).await?;
         let canaries = self.real;
-        self.until(SET, "on the canaries", |status| status["updated"] == canaries).await?;
+        self.until(SET, "on the canaries", |status| status["updated"] == canaries)
+            .await?;
         tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
 
@@ -375,9 +446,16 @@ impl<'a> Stage<'a> {
             let patch = Patch::Merge(json!({"spec": {"reason": format!("it is tried, {off} s off")}}));
             windows.patch("freeze", &PatchParams::default(), &patch).await?;
             tokio::time::sleep(self.play.watched).await;
-            ensure!(self.news().len() == begun, "{} after {begun}, {off} s off", self.news().len());
+            ensure!(
+                self.news().len() == begun,
+                "{} after {begun}, {off} s off",
+                self.news().len()
+            );
         }
-        ensure!(begun < self.names.len() && Timestamp::now() < end, "the freeze was too short to see anything");
+        ensure!(
+            begun < self.names.len() && Timestamp::now() < end,
+            "the freeze was too short to see anything"
+        );
         clock.set(0)?;
         self.until_all_have(SET).await?;
         self.each_was_reached_once()?;
@@ -389,7 +467,12 @@ impl<'a> Stage<'a> {
     async fn until_braked(&self, set: &str, wanted: &str) -> Result<()> {
         let sets = self.fleet.api::<ServiceSet>();
         wait_for("the brake", PATIENCE, || async {
-            let conditions = sets.get(set).await?.status.map(|status| status.conditions).unwrap_or_default();
+            let conditions = sets
+                .get(set)
+                .await?
+                .status
+                .map(|status| status.conditions)
+                .unwrap_or_default();
             let braked = condition(&conditions, "Braked").unwrap_or("False");
             Ok((braked == wanted).then_some(()))
         })
@@ -398,20 +481,33 @@ impl<'a> Stage<'a> {
 
     /// Services of sets that must stay.
     async fn services(&self) -> Result<usize> {
-        let services = self.fleet.api::<ServiceDeployment>().list(&ListParams::default().labels(SET_LABEL)).await?;
-        Ok(services.items.iter().filter(|service| service.metadata.deletion_timestamp.is_none()).count())
+        let services = self
+            .fleet
+            .api::<ServiceDeployment>()
+            .list(&ListParams::default().labels(SET_LABEL))
+            .await?;
+        Ok(services
+            .items
+            .iter()
+            .filter(|service| service.metadata.deletion_timestamp.is_none())
+            .count())
     }
 
     async fn a_slip_in_labels_takes_few_and_stops_all_deletions(&mut self) -> Result<()> {
         self.fleet.release_prunes().await?;
         // A service without a set, which is to be deleted meanwhile.
-        self.fleet.deploy_with("app", "real-0", "infra", OTHER, json!({"deletionPolicy": "Delete"})).await?;
+        self.fleet
+            .deploy_with("app", "real-0", "infra", OTHER, json!({"deletionPolicy": "Delete"}))
+            .await?;
         self.fleet.until_condition("app", "Ready", "True", "").await?;
         let slipped: Vec<String> = self.names.iter().step_by(10).cloned().collect();
         let label = async |env: &str| -> Result<()> {
             let patch = Patch::Merge(json!({"metadata": {"labels": {"env": env}}}));
             for name in &slipped {
-                self.fleet.api::<Cluster>().patch(name, &PatchParams::default(), &patch).await?;
+                self.fleet
+                    .api::<Cluster>()
+                    .patch(name, &PatchParams::default(), &patch)
+                    .await?;
             }
             Ok(())
         };
@@ -419,13 +515,23 @@ impl<'a> Stage<'a> {
         for set in [SET, OTHER] {
             self.until_braked(set, "True").await?;
         }
-        self.fleet.api::<ServiceDeployment>().delete("app", &DeleteParams::default()).await?;
+        self.fleet
+            .api::<ServiceDeployment>()
+            .delete("app", &DeleteParams::default())
+            .await?;
         tokio::time::sleep(self.play.watched).await;
         // Two services of each set, or 2 %.
         let lost = 2 * self.all() - self.services().await?;
-        ensure!(lost <= 2 * (self.all() / 50).max(2), "{lost} services were lost of {}", slipped.len());
+        ensure!(
+            lost <= 2 * (self.all() / 50).max(2),
+            "{lost} services were lost of {}",
+            slipped.len()
+        );
         let maps: Api<ConfigMap> = Api::namespaced(self.canary.clone(), &self.fleet.namespace("app"));
-        ensure!(maps.get_opt("a").await?.is_some(), "something was deleted while the brake was on");
+        ensure!(
+            maps.get_opt("a").await?.is_some(),
+            "something was deleted while the brake was on"
+        );
 
         label("prod").await?;
         for set in [SET, OTHER] {
@@ -433,7 +539,10 @@ impl<'a> Stage<'a> {
             self.until_all_have(set).await?;
         }
         ensure!(self.services().await? == 2 * self.all());
-        ensure!(maps.get_opt("a").await?.is_some(), "something was deleted before anybody had released the brake");
+        ensure!(
+            maps.get_opt("a").await?.is_some(),
+            "something was deleted before anybody had released the brake"
+        );
         ensure!(self.fleet.release_prunes().await?, "nothing had stopped the deletions");
         wait_for("what was to be deleted to be gone", PATIENCE, || async {
             Ok(maps.get_opt("a").await?.is_none().then_some(()))
@@ -450,7 +559,11 @@ impl<'a> Stage<'a> {
         sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
         self.until_braked(SET, "True").await?;
         tokio::time::sleep(self.play.watched).await;
-        ensure!(self.services().await? == 2 * self.all(), "{} services are left", self.services().await?);
+        ensure!(
+            self.services().await? == 2 * self.all(),
+            "{} services are left",
+            self.services().await?
+        );
         sets.patch(SET, &PatchParams::default(), &select("prod")).await?;
         self.until_braked(SET, "False").await?;
         self.until_all_have(SET).await?;
@@ -464,7 +577,10 @@ fn is(status: &Value, phase: RolloutPhase) -> bool {
 }
 
 fn is_of(arrival: &Arrival, set: &str) -> bool {
-    arrival.service.strip_prefix(set).is_some_and(|rest| rest.starts_with('-'))
+    arrival
+        .service
+        .strip_prefix(set)
+        .is_some_and(|rest| rest.starts_with('-'))
 }
 
 fn of<'a>(account: &'a [Arrival], set: &str) -> impl Iterator<Item = &'a Arrival> {

@@ -51,7 +51,10 @@ impl<'a> NodeVolume<'a> {
     /// Mounts it over a folder of the node.
     pub fn mount(node: &'a Node, place: &Path, size: &str) -> Result<Self> {
         run(node.command(&mount(place, size)))?;
-        Ok(Self { node, ballast: place.join("ballast") })
+        Ok(Self {
+            node,
+            ballast: place.join("ballast"),
+        })
     }
 
     /// Fills the file system.
@@ -62,7 +65,10 @@ impl<'a> NodeVolume<'a> {
         // Write as much as fits. The error is expected.
         let output = self.node.command(&fill).output().context("run dd")?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(said.contains("No space left on device"), "the volume is not full: {said}");
+        ensure!(
+            said.contains("No space left on device"),
+            "the volume is not full: {said}"
+        );
         Ok(())
     }
 
@@ -76,7 +82,9 @@ impl<'a> NodeVolume<'a> {
 
 fn mount(place: &Path, size: &str) -> Command {
     let mut mount = bare_command("mount");
-    mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(place);
+    mount
+        .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+        .arg(place);
     mount
 }
 

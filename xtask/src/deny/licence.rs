@@ -3,7 +3,11 @@
 /// Whether licences that `allowed` accepts satisfy the expression.
 pub fn is_satisfied(expression: &str, allowed: &dyn Fn(&str) -> bool) -> Result<bool, String> {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-    let mut parser = Parser { tokens: text.split_whitespace().collect(), next: 0, allowed };
+    let mut parser = Parser {
+        tokens: text.split_whitespace().collect(),
+        next: 0,
+        allowed,
+    };
     let result = parser.any()?;
     match parser.peek() {
         None => Ok(result),
@@ -48,7 +52,11 @@ impl<'a> Parser<'a> {
     fn one(&mut self) -> Result<bool, String> {
         if self.take("(") {
             let result = self.any()?;
-            return if self.take(")") { Ok(result) } else { Err("a parenthesis is not closed".to_owned()) };
+            return if self.take(")") {
+                Ok(result)
+            } else {
+                Err("a parenthesis is not closed".to_owned())
+            };
         }
         let licence = self.peek().ok_or("the expression ends too early")?;
         if matches!(licence, "OR" | "AND" | "WITH" | ")") {
@@ -70,7 +78,11 @@ mod tests {
 
     fn check(expression: &str, expected: Result<bool, ()>) {
         let allowed = |licence: &str| matches!(licence, "MIT" | "ISC" | "Apache-2.0 WITH LLVM-exception");
-        assert_eq!(is_satisfied(expression, &allowed).map_err(|_| ()), expected, "{expression}");
+        assert_eq!(
+            is_satisfied(expression, &allowed).map_err(|_| ()),
+            expected,
+            "{expression}"
+        );
     }
 
     #[test]

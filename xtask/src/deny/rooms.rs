@@ -16,7 +16,10 @@ const HUB: &str = "crates/hub/src";
 type Room = (&'static [&'static str], &'static [&'static str]);
 
 const ROOMS: &[Room] = &[
-    (&["kinds", "resources", "queue", "errors"], &["kinds", "resources", "queue", "errors"]),
+    (
+        &["kinds", "resources", "queue", "errors"],
+        &["kinds", "resources", "queue", "errors"],
+    ),
     (&["memory"], &["memory", "kinds", "resources", "queue", "errors"]),
 ];
 
@@ -61,9 +64,16 @@ fn files(parent: &Path, module: &str) -> Result<Vec<PathBuf>> {
 
 /// The modules of the crate that a file names after `crate::`.
 fn used_modules(text: &str) -> BTreeSet<String> {
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
     let mut used = BTreeSet::new();
-    for (_, rest) in code.match_indices("crate::").map(|(at, found)| code.split_at(at + found.len())) {
+    for (_, rest) in code
+        .match_indices("crate::")
+        .map(|(at, found)| code.split_at(at + found.len()))
+    {
         match rest.strip_prefix('{') {
             Some(tree) => used.extend(roots(tree)),
             None => used.extend(first_word(rest)),
@@ -92,7 +102,10 @@ fn roots(tree: &str) -> Vec<String> {
 }
 
 fn first_word(text: &str) -> Option<String> {
-    let word: String = text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    let word: String = text
+        .chars()
+        .take_while(|letter| letter.is_alphanumeric() || *letter == '_')
+        .collect();
     (!word.is_empty()).then_some(word)
 }
 
@@ -103,6 +116,9 @@ mod tests {
     #[test]
     fn uses_are_found_in_trees_and_in_paths() {
         let text = "use crate::{\n    errors::{self, chain},\n    memory::Memory,\n};\n// crate::comment::is_none\nfn f() { crate::kinds::find(); }\n";
-        assert_eq!(used_modules(text).into_iter().collect::<Vec<_>>(), ["errors", "kinds", "memory"]);
+        assert_eq!(
+            used_modules(text).into_iter().collect::<Vec<_>>(),
+            ["errors", "kinds", "memory"]
+        );
     }
 }

@@ -31,7 +31,10 @@ fn check(target: &Path, free: u64, built: u64) -> Result<()> {
 }
 
 fn size(folder: &Path) -> u64 {
-    let files = WalkDir::new(folder).into_iter().filter_map(Result::ok).filter_map(|entry| entry.metadata().ok());
+    let files = WalkDir::new(folder)
+        .into_iter()
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.metadata().ok());
     files.filter(std::fs::Metadata::is_file).map(|file| file.len()).sum()
 }
 
@@ -43,7 +46,10 @@ mod tests {
     fn a_disk_without_room_is_named_before_anything_is_built() {
         let target = Path::new("/somewhere/target");
         let error = check(target, 18 * GIB, 0).unwrap_err().to_string();
-        assert!(error.contains("18.0 GiB are free at /somewhere/target") && error.contains("up to 20"), "{error}");
+        assert!(
+            error.contains("18.0 GiB are free at /somewhere/target") && error.contains("up to 20"),
+            "{error}"
+        );
         check(target, 18 * GIB, 4 * GIB).unwrap();
         check(target, 5 * GIB, 40 * GIB).unwrap_err();
         check(target, 6 * GIB, 40 * GIB).unwrap();

@@ -15,8 +15,13 @@ const HUB: &str = "hub";
 /// Packages whose tests are grouped by module. All other tests are grouped by program.
 const BY_MODULE: [&str; 2] = ["e2e", "agent"];
 /// Variables for running tests by hand. They are removed here, because they would silently change the tests.
-const BY_HAND: [&str; 5] =
-    [postgres::CHOICE, "FARWATER_WRITE", "FARWATER_BIN_DIR", "JUDGE_COURSES", "FARWATER_ORDER_EVENTS"];
+const BY_HAND: [&str; 5] = [
+    postgres::CHOICE,
+    "FARWATER_WRITE",
+    "FARWATER_BIN_DIR",
+    "JUDGE_COURSES",
+    "FARWATER_ORDER_EVENTS",
+];
 /// Expected duration of a test without a recorded one.
 const UNKNOWN_SECONDS: f64 = 2.0;
 
@@ -36,7 +41,14 @@ pub struct Job {
 
 impl Job {
     pub fn new(program: usize, tests: Vec<String>, engine: Engine, needs: Needs) -> Self {
-        Self { program, tests, is_all: false, engine, needs, expected_seconds: 0.0 }
+        Self {
+            program,
+            tests,
+            is_all: false,
+            engine,
+            needs,
+            expected_seconds: 0.0,
+        }
     }
 
     /// Name for people.
@@ -52,7 +64,11 @@ impl Job {
     }
 
     fn suffix(&self) -> &'static str {
-        if self.engine == Engine::Postgres { " on PostgreSQL" } else { "" }
+        if self.engine == Engine::Postgres {
+            " on PostgreSQL"
+        } else {
+            ""
+        }
     }
 
     /// Id of one of its tests, with the engine.
@@ -74,14 +90,25 @@ impl Job {
 
     /// A job for one of its tests alone.
     pub fn only(&self, test: &str) -> Self {
-        let needs = Needs { whole: false, threads: 1, ..self.needs.clone() };
-        Self { tests: vec![test.to_owned()], is_all: false, needs, ..self.clone() }
+        let needs = Needs {
+            whole: false,
+            threads: 1,
+            ..self.needs.clone()
+        };
+        Self {
+            tests: vec![test.to_owned()],
+            is_all: false,
+            needs,
+            ..self.clone()
+        }
     }
 
     pub fn command(&self, programs: &[TestProgram]) -> Command {
         let mut command = programs[self.program].command();
         // The harness prints the time of each test only if unstable options are allowed.
-        command.args(["-Zunstable-options", "--report-time", "--color", "never"]).env("RUSTC_BOOTSTRAP", "1");
+        command
+            .args(["-Zunstable-options", "--report-time", "--color", "never"])
+            .env("RUSTC_BOOTSTRAP", "1");
         command.arg(format!("--test-threads={}", self.needs.threads));
         if !self.is_all {
             command.arg("--exact").args(&self.tests);
@@ -143,18 +170,27 @@ pub fn plan(
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for (index, (program, all)) in programs.iter().zip(tests).enumerate() {
-        let chosen: Vec<&String> = all.iter().filter(|test| selection.takes(&program.id_of(test), book)).collect();
+        let chosen: Vec<&String> = all
+            .iter()
+            .filter(|test| selection.takes(&program.id_of(test), book))
+            .collect();
         let is_of_hub = program.folder == HUB && program.is_black_box;
         if selection.swapped_engines && !is_of_hub || chosen.is_empty() {
             continue;
         }
         let job = |tests: Vec<String>, engine: Engine, needs: Needs| {
             let is_all = tests.len() == all.len();
-            Job { is_all, ..Job::new(index, tests, engine, needs) }
+            Job {
+                is_all,
+                ..Job::new(index, tests, engine, needs)
+            }
         };
         if !program.is_black_box {
             let tests: Vec<String> = chosen.iter().map(|test| (*test).clone()).collect();
-            let needs = Needs { whole: true, ..book.needs(&program.id_of("")) };
+            let needs = Needs {
+                whole: true,
+                ..book.needs(&program.id_of(""))
+            };
             jobs.push(job(tests, Engine::Sqlite, needs));
             continue;
         }
@@ -163,7 +199,11 @@ pub fn plan(
             let id = program.id_of(test);
             let needs = book.needs(&id);
             if needs.whole {
-                together.entry(module(test)).or_insert_with(|| (Vec::new(), needs)).0.push(test.clone());
+                together
+                    .entry(module(test))
+                    .or_insert_with(|| (Vec::new(), needs))
+                    .0
+                    .push(test.clone());
                 continue;
             }
             let engines = match is_of_hub {
@@ -171,20 +211,37 @@ pub fn plan(
                 true => book.engines(&id, selection.swapped_engines),
                 false => vec![Engine::Sqlite],
             };
-            jobs.extend(
-                engines
-                    .into_iter()
-                    .map(|engine| job(vec![test.clone()], engine, Needs { threads: 1, ..needs.clone() })),
-            );
+            jobs.extend(engines.into_iter().map(|engine| {
+                job(
+                    vec![test.clone()],
+                    engine,
+                    Needs {
+                        threads: 1,
+                        ..needs.clone()
+                    },
+                )
+            }));
         }
-        jobs.extend(together.into_values().map(|(tests, needs)| job(tests, Engine::Sqlite, needs)));
+        jobs.extend(
+            together
+                .into_values()
+                .map(|(tests, needs)| job(tests, Engine::Sqlite, needs)),
+        );
     }
     let ids: Vec<String> = ids(programs, tests).collect();
     let unmatched = book.unmatched(&ids);
-    ensure!(unmatched.is_empty(), "files in xtask name tests that don't exist: {}", unmatched.join(", "));
+    ensure!(
+        unmatched.is_empty(),
+        "files in xtask name tests that don't exist: {}",
+        unmatched.join(", ")
+    );
     for job in &mut jobs {
         let seconds = job.tests.iter().map(|test| {
-            let usual = if programs[job.program].is_black_box { UNKNOWN_SECONDS } else { 0.0 };
+            let usual = if programs[job.program].is_black_box {
+                UNKNOWN_SECONDS
+            } else {
+                0.0
+            };
             expected.get(&job.id(programs, test)).copied().unwrap_or(usual)
         });
         job.expected_seconds = seconds.sum::<f64>() / job.needs.threads as f64;

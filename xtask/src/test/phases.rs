@@ -26,16 +26,36 @@ pub struct Phase {
 
 /// All phases, in the order in which they start. Two run at the same time if neither needs the other.
 pub const PHASES: &[Phase] = &[
-    Phase { name: "fmt", about: "cargo fmt --check", needs: &[], run: fmt },
-    Phase { name: "web", about: "the page: npm ci, build, unit tests", needs: &[], run: web },
-    Phase { name: "clippy", about: "cargo clippy, warnings are errors", needs: &[], run: clippy },
+    Phase {
+        name: "fmt",
+        about: "cargo fmt --check",
+        needs: &[],
+        run: fmt,
+    },
+    Phase {
+        name: "web",
+        about: "the page: npm ci, build, unit tests",
+        needs: &[],
+        run: web,
+    },
+    Phase {
+        name: "clippy",
+        about: "cargo clippy, warnings are errors",
+        needs: &[],
+        run: clippy,
+    },
     Phase {
         name: "tools",
         about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Prometheus, Chromium, containerd, squid",
         needs: &[],
         run: tools,
     },
-    Phase { name: "build", about: "programs and tests", needs: &["web"], run: build },
+    Phase {
+        name: "build",
+        about: "programs and tests",
+        needs: &["web"],
+        run: build,
+    },
     Phase {
         name: "deny",
         about: "banned crates, licences, crates that the agent links, advisories if cargo-deny is installed",
@@ -54,7 +74,12 @@ pub const PHASES: &[Phase] = &[
         needs: &["tools", "build"],
         run: test,
     },
-    Phase { name: "demo", about: "cargo xtask demo --once", needs: &["test"], run: demo },
+    Phase {
+        name: "demo",
+        about: "cargo xtask demo --once",
+        needs: &["test"],
+        run: demo,
+    },
 ];
 
 /// Number of shared control planes, each for one process at a time. An idle one takes 0.5 GB and a tenth of a
@@ -100,7 +125,19 @@ fn fmt(run: &Run) -> Result<Counts> {
 }
 
 fn clippy(run: &Run) -> Result<Counts> {
-    cargo(run, "clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    cargo(
+        run,
+        "clippy",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
     Ok(Counts::ONE_PASSED)
 }
 
@@ -128,7 +165,10 @@ fn test(run: &Run) -> Result<Counts> {
     let runtime = tokio::runtime::Runtime::new()?;
     // These servers live until the tests have ended. Tests use their own namespaces and databases.
     let (planes, database) = runtime.block_on(async {
-        tokio::try_join!(try_join_all((0..PLANES).map(|_| Plane::start())), Postgres::start_unsynced())
+        tokio::try_join!(
+            try_join_all((0..PLANES).map(|_| Plane::start())),
+            Postgres::start_unsynced()
+        )
     })?;
 
     let (url, own) = (database.first_url(), tempfile::tempdir()?);

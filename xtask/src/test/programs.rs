@@ -59,23 +59,45 @@ impl TestProgram {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let Message { manifest_path, target, profile, executable } = serde_json::from_str(line).ok()?;
+        let Message {
+            manifest_path,
+            target,
+            profile,
+            executable,
+        } = serde_json::from_str(line).ok()?;
         let (target, package) = (target?, manifest_path?.parent()?.to_owned());
         profile.filter(|profile| profile.test)?;
         let folder = package.file_name()?.to_str()?.to_owned();
         let (is_black_box, is_library) = (target.kind == ["test"], target.kind == ["lib"]);
-        Some(Self { name: target.name, folder, is_black_box, is_library, executable: executable?, package })
+        Some(Self {
+            name: target.name,
+            folder,
+            is_black_box,
+            is_library,
+            executable: executable?,
+            package,
+        })
     }
 
     /// Name for people: `hub's api`, `unit tests of farwater_hub`.
     pub fn title(&self) -> String {
         let Self { name, folder, .. } = self;
-        if self.is_black_box { format!("{folder}'s {name}") } else { format!("unit tests of {name}") }
+        if self.is_black_box {
+            format!("{folder}'s {name}")
+        } else {
+            format!("unit tests of {name}")
+        }
     }
 
     /// Prefix of the ids of its tests: `hub/api`, `hub/lib`, `cli/bin`.
     pub fn id(&self) -> String {
-        let Self { name, folder, is_black_box, is_library, .. } = self;
+        let Self {
+            name,
+            folder,
+            is_black_box,
+            is_library,
+            ..
+        } = self;
         match (is_black_box, is_library) {
             (true, _) => format!("{folder}/{name}"),
             (false, true) => format!("{folder}/lib"),
@@ -91,20 +113,35 @@ impl TestProgram {
     /// Names of its tests, except those that only campaigns run.
     pub fn tests(&self) -> Result<Vec<String>> {
         let ignored = self.list(&["--ignored"])?;
-        Ok(self.list(&[])?.into_iter().filter(|test| !ignored.contains(test)).collect())
+        Ok(self
+            .list(&[])?
+            .into_iter()
+            .filter(|test| !ignored.contains(test))
+            .collect())
     }
 
     fn list(&self, more: &[&str]) -> Result<Vec<String>> {
         let output = self.command().args(["--list", "--format", "terse"]).args(more).output();
         let output = output.with_context(|| format!("start {}", self.executable.display()))?;
-        ensure!(output.status.success(), "list the tests of {}: {}", self.title(), output.status);
+        ensure!(
+            output.status.success(),
+            "list the tests of {}: {}",
+            self.title(),
+            output.status
+        );
         let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(lines.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+        Ok(lines
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_owned)
+            .collect())
     }
 
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
-        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        command
+            .current_dir(&self.package)
+            .env("CARGO_MANIFEST_DIR", &self.package);
         command
     }
 }
@@ -114,7 +151,14 @@ impl TestProgram {
     pub fn at(program: &std::path::Path) -> Self {
         let package = program.parent().unwrap().to_owned();
         let (name, folder) = ("a".to_owned(), "a".to_owned());
-        Self { name, folder, is_black_box: true, is_library: false, executable: program.to_owned(), package }
+        Self {
+            name,
+            folder,
+            is_black_box: true,
+            is_library: false,
+            executable: program.to_owned(),
+            package,
+        }
     }
 }
 
@@ -130,8 +174,14 @@ mod tests {
                 r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/hub/Cargo.toml","target":{{"kind":["{kind}"],"name":"api"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        assert_eq!(parse(&line("test", true, r#""/t/api-1""#)).as_deref(), Some("hub's api"));
-        assert_eq!(parse(&line("lib", true, r#""/t/api-2""#)).as_deref(), Some("unit tests of api"));
+        assert_eq!(
+            parse(&line("test", true, r#""/t/api-1""#)).as_deref(),
+            Some("hub's api")
+        );
+        assert_eq!(
+            parse(&line("lib", true, r#""/t/api-2""#)).as_deref(),
+            Some("unit tests of api")
+        );
         assert_eq!(parse(&line("bin", false, r#""/t/api""#)), None);
         assert_eq!(parse(&line("test", true, "null")), None);
         assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);

@@ -95,9 +95,19 @@ impl Record {
 
 impl ProgramRecord {
     fn of(group: &Group) -> Self {
-        let Group { name, tests, seconds, processor_seconds } = group;
+        let Group {
+            name,
+            tests,
+            seconds,
+            processor_seconds,
+        } = group;
         let (seconds, processor_seconds) = (rounded(*seconds), rounded(*processor_seconds));
-        Self { program: name.clone(), tests: *tests, seconds, processor_seconds }
+        Self {
+            program: name.clone(),
+            tests: *tests,
+            seconds,
+            processor_seconds,
+        }
     }
 }
 

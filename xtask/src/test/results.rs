@@ -14,7 +14,10 @@ impl Counts {
     pub const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
 
     pub fn plus(self, other: Self) -> Self {
-        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+        }
     }
 }
 
@@ -53,14 +56,26 @@ pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
             Some("FAILED") => said.insert(name, false),
             _ => continue,
         };
-        let seconds = words.next().and_then(|time| time.strip_prefix('<')?.strip_suffix("s>")?.parse().ok());
-        outcome.seconds.extend(seconds.map(|seconds: f64| (name.to_owned(), seconds)));
+        let seconds = words
+            .next()
+            .and_then(|time| time.strip_prefix('<')?.strip_suffix("s>")?.parse().ok());
+        outcome
+            .seconds
+            .extend(seconds.map(|seconds: f64| (name.to_owned(), seconds)));
     }
     // Programs that a test starts may print into the line of a test. The summary at the end repeats the failed tests.
     let end = output.rfind("\ntest result: ");
     let (listed, _) = end.map_or(("", ""), |end| output.split_at(end));
-    let listed: Vec<&str> = listed.rsplit("\nfailures:\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let ran = end.map_or(0, |end| number_before(&output[end..], " passed") + number_before(&output[end..], " failed"));
+    let listed: Vec<&str> = listed
+        .rsplit("\nfailures:\n")
+        .next()
+        .unwrap_or_default()
+        .lines()
+        .map(str::trim)
+        .collect();
+    let ran = end.map_or(0, |end| {
+        number_before(&output[end..], " passed") + number_before(&output[end..], " failed")
+    });
     for test in tests {
         let passed = match said.get(test.as_str()) {
             Some(passed) => Some(*passed),
@@ -81,13 +96,22 @@ pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
 }
 
 fn number_before(line: &str, word: &str) -> u64 {
-    let Some((before, _)) = line.split_once(word) else { return 0 };
-    before.rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    let Some((before, _)) = line.split_once(word) else {
+        return 0;
+    };
+    before
+        .rsplit([' ', ';'])
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Reads vitest's line `Tests  1 failed | 24 passed (25)`, which contains colour codes.
 pub fn count_vitest(output: &str) -> Counts {
-    let line = output.lines().map(uncoloured).rfind(|line| line.trim_start().starts_with("Tests "));
+    let line = output
+        .lines()
+        .map(uncoloured)
+        .rfind(|line| line.trim_start().starts_with("Tests "));
     line.map_or(Counts::default(), |line| Counts {
         passed: number_before(&line, " passed"),
         failed: number_before(&line, " failed"),
@@ -105,7 +129,10 @@ pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
     let mut lines = output.lines().peekable();
     let mut failures = Vec::new();
     while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) else {
+        let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        else {
             continue;
         };
         let mut printed = Vec::new();
@@ -159,24 +186,41 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn tests_are_told_apart_by_their_lines() {
         let outcome = read(OUTPUT, &names(&["a::works", "a::breaks"]), false);
-        assert_eq!((outcome.passed, outcome.failed), (names(&["a::works"]), names(&["a::breaks"])));
+        assert_eq!(
+            (outcome.passed, outcome.failed),
+            (names(&["a::works"]), names(&["a::breaks"]))
+        );
         assert_eq!(outcome.seconds["a::works"], 0.25);
     }
 
     #[test]
     fn a_line_that_another_program_printed_into_is_made_up_for_by_the_closing_lines() {
-        let output =
-            OUTPUT.replace("... ok <0.250s>", "... noise\nok <0.250s>").replace("... FAILED", "... noise\nFAILED");
+        let output = OUTPUT
+            .replace("... ok <0.250s>", "... noise\nok <0.250s>")
+            .replace("... FAILED", "... noise\nFAILED");
         let outcome = read(&output, &names(&["a::works", "a::breaks"]), false);
-        assert_eq!((outcome.passed, outcome.failed), (names(&["a::works"]), names(&["a::breaks"])));
+        assert_eq!(
+            (outcome.passed, outcome.failed),
+            (names(&["a::works"]), names(&["a::breaks"]))
+        );
     }
 
     #[test]
     fn what_had_not_ended_when_the_process_did_is_named() {
-        let outcome =
-            read("test a::works ... ok <0.250s>\ntest a::hangs ... ", &names(&["a::works", "a::hangs"]), false);
-        assert_eq!((outcome.passed, outcome.not_ended), (names(&["a::works"]), names(&["a::hangs"])));
-        let crashed_late = read(&OUTPUT[..OUTPUT.find("test a::breaks").unwrap()], &names(&["a::works"]), false);
+        let outcome = read(
+            "test a::works ... ok <0.250s>\ntest a::hangs ... ",
+            &names(&["a::works", "a::hangs"]),
+            false,
+        );
+        assert_eq!(
+            (outcome.passed, outcome.not_ended),
+            (names(&["a::works"]), names(&["a::hangs"]))
+        );
+        let crashed_late = read(
+            &OUTPUT[..OUTPUT.find("test a::breaks").unwrap()],
+            &names(&["a::works"]),
+            false,
+        );
         assert_eq!(crashed_late.not_ended, names(&["a::works"]));
         // A test that does not exist must not count as passed.
         let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\n";
@@ -199,7 +243,10 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     fn a_failure_is_explained_however_much_was_printed_before_it() {
         let output =
             "---- a::breaks stdout ----\none\ntwo\nthree\nError: start the hub\n\nCaused by:\n    no\n\nfailures:\n";
-        assert_eq!(failures(output, 3), ["  a::breaks\n  | Error: start the hub\n  | Caused by:\n  |     no"]);
+        assert_eq!(
+            failures(output, 3),
+            ["  a::breaks\n  | Error: start the hub\n  | Caused by:\n  |     no"]
+        );
         let silent = output.replace("Error: ", "");
         assert_eq!(failures(&silent, 2), ["  a::breaks\n  | one\n  | two"]);
     }

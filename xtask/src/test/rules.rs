@@ -56,7 +56,14 @@ pub struct Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        Self { planes: 0, load: 0.5, whole: false, threads: 2, node: false, quiet: false }
+        Self {
+            planes: 0,
+            load: 0.5,
+            whole: false,
+            threads: 2,
+            node: false,
+            quiet: false,
+        }
     }
 }
 
@@ -115,7 +122,10 @@ impl Book {
             engines: read("both-engines.toml")?,
             slow: Slow::load()?,
         };
-        ensure!(book.rules.iter().all(|rule| rule.needs.planes <= 2), "tests.toml: a test can use at most two planes");
+        ensure!(
+            book.rules.iter().all(|rule| rule.needs.planes <= 2),
+            "tests.toml: a test can use at most two planes"
+        );
         Ok(book)
     }
 
@@ -128,10 +138,18 @@ impl Book {
     /// Patterns that match no test. Without this check a renamed test would silently lose its rule.
     pub fn unmatched(&self, ids: &[String]) -> Vec<&str> {
         let rules = self.rules.iter().flat_map(|rule| &rule.tests);
-        let shaky = self.shaky.known.iter().map(|known| &known.test).chain(&self.shaky.no_second_chance);
+        let shaky = self
+            .shaky
+            .known
+            .iter()
+            .map(|known| &known.test)
+            .chain(&self.shaky.no_second_chance);
         let engines = self.engines.both.iter().chain(&self.engines.sqlite);
         let patterns = rules.chain(shaky).chain(engines).chain(self.slow.patterns());
-        patterns.filter(|pattern| !ids.iter().any(|id| pattern.matches(id))).map(|pattern| &*pattern.0).collect()
+        patterns
+            .filter(|pattern| !ids.iter().any(|id| pattern.matches(id)))
+            .map(|pattern| &*pattern.0)
+            .collect()
     }
 
     pub fn has_second_chance(&self, id: &str) -> bool {
@@ -160,15 +178,19 @@ impl Book {
 impl Book {
     /// All engines that a test of the hub can use. Slow tests use all of them, because only a campaign runs them.
     pub fn all_engines(&self, id: &str) -> Vec<Engine> {
-        if matches(&self.engines.sqlite, id) { vec![Engine::Sqlite] } else { vec![Engine::Sqlite, Engine::Postgres] }
+        if matches(&self.engines.sqlite, id) {
+            vec![Engine::Sqlite]
+        } else {
+            vec![Engine::Sqlite, Engine::Postgres]
+        }
     }
 }
 
 /// True for half of all names: the last bit of the folded FNV-1a hash.
 fn is_odd(name: &str) -> bool {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     (hash ^ (hash >> 32)).count_ones() % 2 == 1
 }
 
@@ -186,7 +208,12 @@ mod tests {
     fn book(rules: &str, shaky: &str, engines: &str) -> Book {
         let rules: Rules = toml::from_str(rules).unwrap();
         let (shaky, engines) = (toml::from_str(shaky).unwrap(), toml::from_str(engines).unwrap());
-        Book { rules: rules.rule, shaky, engines, slow: Slow::default() }
+        Book {
+            rules: rules.rule,
+            shaky,
+            engines,
+            slow: Slow::default(),
+        }
     }
 
     #[test]
@@ -201,7 +228,10 @@ mod tests {
         let book = book(rules, "", "");
         let planes = ["e2e/e2e::first_light::a", "e2e/e2e::prune::a", "hub/api::a"].map(|id| book.needs(id).planes);
         assert_eq!(planes, [2, 1, 0]);
-        assert_eq!(book.unmatched(&["e2e/e2e::prune::a".to_owned()]), ["e2e/e2e::first_light::*"]);
+        assert_eq!(
+            book.unmatched(&["e2e/e2e::prune::a".to_owned()]),
+            ["e2e/e2e::first_light::*"]
+        );
         assert!(toml::from_str::<Rules>("[[rule]]\ntests = []\nneeds = {planets = 1}").is_err());
     }
 

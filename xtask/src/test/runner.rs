@@ -138,7 +138,9 @@ impl<'a> Runner<'a> {
         let mut ended: Vec<Ended> = Vec::new();
         let mut life = Life::new("tests");
         while !(waiting.is_empty() && self.running.is_empty()) {
-            let rested = self.resting_planes.extract_if(.., |(since, _)| since.elapsed() > REST_OF_PLANES);
+            let rested = self
+                .resting_planes
+                .extract_if(.., |(since, _)| since.elapsed() > REST_OF_PLANES);
             self.free_planes.extend(rested.map(|(_, plane)| plane));
             self.look_at_processors();
             while let Some(index) = self.next(&waiting) {
@@ -147,7 +149,11 @@ impl<'a> Runner<'a> {
                 self.more_load = 0.0;
             }
             let is_stuck = self.running.is_empty() && self.resting_planes.is_empty();
-            ensure!(!is_stuck, "{} needs more than this run has", self.title_of_first(&waiting));
+            ensure!(
+                !is_stuck,
+                "{} needs more than this run has",
+                self.title_of_first(&waiting)
+            );
             thread::sleep(LOOK);
             ended.extend(self.collect()?);
             life.show(|| self.picture(all, done + ended.len()));
@@ -165,14 +171,24 @@ impl<'a> Runner<'a> {
         }
         let busy = busy_seconds();
         // 0 if the busy time can't be read. Then no extra job starts.
-        let idle = if busy <= 0.0 { 0.0 } else { 1.0 - (busy - before) / (time.as_secs_f64() * self.processors) };
-        self.more_load = if idle >= IDLE { self.processors * LOAD_PER_PROCESSOR } else { 0.0 };
+        let idle = if busy <= 0.0 {
+            0.0
+        } else {
+            1.0 - (busy - before) / (time.as_secs_f64() * self.processors)
+        };
+        self.more_load = if idle >= IDLE {
+            self.processors * LOAD_PER_PROCESSOR
+        } else {
+            0.0
+        };
         self.busy = (Instant::now(), busy);
     }
 
     fn picture(&self, all: usize, done: usize) -> String {
         let longest = self.running.iter().min_by_key(|running| running.start);
-        let longest = longest.map(|running| running.job.title(self.programs)).unwrap_or_default();
+        let longest = longest
+            .map(|running| running.job.title(self.programs))
+            .unwrap_or_default();
         format!("{done} of {all} ended, {} running, first {longest}", self.running.len())
     }
 
@@ -199,7 +215,11 @@ impl<'a> Runner<'a> {
         let mut command = job.command(self.programs);
         (self.servers.prepare)(&mut command);
         // A job without an exclusive plane may still read a shared one, or use its own namespaces there.
-        let named = if planes.is_empty() { &self.servers.planes[..] } else { &planes[..] };
+        let named = if planes.is_empty() {
+            &self.servers.planes[..]
+        } else {
+            &planes[..]
+        };
         for number in 1..=2 {
             if let Some(plane) = named.get((number - 1).min(named.len().saturating_sub(1))) {
                 command.env((self.servers.plane_variable)(number), plane);
@@ -243,9 +263,17 @@ impl<'a> Runner<'a> {
     }
 
     fn conclude(&mut self, running: Running, status: ExitStatus, processor_seconds: f64) -> Result<Ended> {
-        let Running { job, output, planes, start, killed, .. } = running;
+        let Running {
+            job,
+            output,
+            planes,
+            start,
+            killed,
+            ..
+        } = running;
         let seconds = start.elapsed().as_secs_f64();
-        self.resting_planes.extend(planes.into_iter().map(|plane| (Instant::now(), plane)));
+        self.resting_planes
+            .extend(planes.into_iter().map(|plane| (Instant::now(), plane)));
         let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
         let title = job.title(self.programs);
         let mut outcome = results::read(&text, &job.tests, status.success());
@@ -259,12 +287,24 @@ impl<'a> Runner<'a> {
             outcome.unended = Some(status.to_string());
         }
         let mut log = fs::OpenOptions::new().create(true).append(true).open(self.log)?;
-        writeln!(log, "\n     Running {title} ({seconds:.1} s, {processor_seconds:.1} s of a processor)\n{text}")?;
+        writeln!(
+            log,
+            "\n     Running {title} ({seconds:.1} s, {processor_seconds:.1} s of a processor)\n{text}"
+        )?;
         if let Some(why) = &outcome.unended {
-            writeln!(log, "{title}: {why}; these tests had not ended: {}", outcome.not_ended.join(", "))?;
+            writeln!(
+                log,
+                "{title}: {why}; these tests had not ended: {}",
+                outcome.not_ended.join(", ")
+            )?;
         }
         fs::remove_file(&output)?;
-        Ok(Ended { job, outcome, seconds, processor_seconds })
+        Ok(Ended {
+            job,
+            outcome,
+            seconds,
+            processor_seconds,
+        })
     }
 }
 
@@ -294,7 +334,9 @@ impl Running {
 
 /// Processor time of all children that have ended and were waited for.
 fn processor_seconds_of_children() -> f64 {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0.0 };
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+        return 0.0;
+    };
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
@@ -315,11 +357,18 @@ mod tests {
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let programs = [TestProgram::at(&program)];
-        let servers = Servers { planes: Vec::new(), prepare: Box::new(|_| ()), plane_variable: |n| n.to_string() };
+        let servers = Servers {
+            planes: Vec::new(),
+            prepare: Box::new(|_| ()),
+            plane_variable: |n| n.to_string(),
+        };
         let log = folder.path().join("test.log");
         let tests = tests.iter().map(|test| (*test).to_owned()).collect();
         let job = Job::new(0, tests, Engine::Sqlite, Needs::default());
-        let mut runner = Runner { limits, ..Runner::new(&programs, &servers, &log) };
+        let mut runner = Runner {
+            limits,
+            ..Runner::new(&programs, &servers, &log)
+        };
         let mut ended = runner.run(vec![job]).unwrap();
         (ended.remove(0), fs::read_to_string(&log).unwrap())
     }
@@ -327,12 +376,26 @@ mod tests {
     #[test]
     fn a_process_in_which_no_test_ends_is_killed_and_its_tests_are_named() {
         let [silence, look] = [300, 10].map(Duration::from_millis);
-        let limits = Limits { silence, look, ..Limits::default() };
+        let limits = Limits {
+            silence,
+            look,
+            ..Limits::default()
+        };
         let script = "echo 'test a::ends ... ok <0.100s>'; exec sleep 1000";
         let (ended, log) = run(script, &["a::ends", "a::hangs"], limits);
-        assert_eq!((ended.outcome.passed, ended.outcome.not_ended), (vec!["a::ends".into()], vec!["a::hangs".into()]));
-        assert!(log.contains("no test ended in 0.3s; these tests had not ended: a::hangs"), "{log}");
-        let limits = Limits { time: silence, look, ..Limits::default() };
+        assert_eq!(
+            (ended.outcome.passed, ended.outcome.not_ended),
+            (vec!["a::ends".into()], vec!["a::hangs".into()])
+        );
+        assert!(
+            log.contains("no test ended in 0.3s; these tests had not ended: a::hangs"),
+            "{log}"
+        );
+        let limits = Limits {
+            time: silence,
+            look,
+            ..Limits::default()
+        };
         let (_, log) = run("exec sleep 1000", &["a::hangs"], limits);
         assert!(log.contains("killed after 0.3s"), "{log}");
     }
@@ -341,8 +404,15 @@ mod tests {
     fn a_process_that_ends_is_read_and_its_time_is_that_of_its_only_test() {
         let script = "echo 'test a::ends ... ok <0.000s>'; sleep 0.2";
         let (ended, log) = run(script, &["a::ends"], Limits::default());
-        assert!(ended.outcome.faults().next().is_none() && ended.outcome.seconds["a::ends"] >= 0.2, "{log}");
-        let (ended, log) = run("echo 'test a::ends ... ok <0.000s>'; exit 1", &["a::ends"], Limits::default());
+        assert!(
+            ended.outcome.faults().next().is_none() && ended.outcome.seconds["a::ends"] >= 0.2,
+            "{log}"
+        );
+        let (ended, log) = run(
+            "echo 'test a::ends ... ok <0.000s>'; exit 1",
+            &["a::ends"],
+            Limits::default(),
+        );
         assert_eq!(ended.outcome.not_ended, ["a::ends"], "{log}");
     }
 }

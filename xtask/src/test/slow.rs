@@ -108,7 +108,14 @@ impl Slow {
             }
         }
         let mut sum = 0.0;
-        for (id, Time { seconds, processor_seconds }) in alone.iter().filter(|(id, _)| of_run(id)) {
+        for (
+            id,
+            Time {
+                seconds,
+                processor_seconds,
+            },
+        ) in alone.iter().filter(|(id, _)| of_run(id))
+        {
             if *seconds <= SLOW && *processor_seconds <= SLOW {
                 continue;
             }
@@ -121,7 +128,9 @@ impl Slow {
         }
         if sum > ALL {
             let what = "the tests that are listed for every run take";
-            faults.push(format!("{what} {sum:.0} s of a processor together; the limit is {ALL} s"));
+            faults.push(format!(
+                "{what} {sum:.0} s of a processor together; the limit is {ALL} s"
+            ));
         }
         faults
     }
@@ -156,9 +165,18 @@ impl Alone {
         tests.retain(|id, _| all.contains(id.trim_end_matches(ENGINE)));
         tests.extend(measured.iter().map(|(id, time)| {
             let [seconds, processor_seconds] = [time.seconds, time.processor_seconds].map(rounded);
-            (id.clone(), Time { seconds, processor_seconds })
+            (
+                id.clone(),
+                Time {
+                    seconds,
+                    processor_seconds,
+                },
+            )
         }));
-        let mut text = serde_json::to_string_pretty(&Self { machine: machine::describe(), tests })?;
+        let mut text = serde_json::to_string_pretty(&Self {
+            machine: machine::describe(),
+            tests,
+        })?;
         text.push('\n');
         let path = Self::path()?;
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
@@ -178,14 +196,24 @@ mod tests {
         .unwrap();
         let alone = |tests: &[(&str, f64, f64)]| -> BTreeMap<String, Time> {
             let time = |(id, seconds, processor_seconds): &(&str, f64, f64)| {
-                ((*id).to_owned(), Time { seconds: *seconds, processor_seconds: *processor_seconds })
+                (
+                    (*id).to_owned(),
+                    Time {
+                        seconds: *seconds,
+                        processor_seconds: *processor_seconds,
+                    },
+                )
             };
             tests.iter().map(time).collect()
         };
         let beside = |tests: &[(&str, f64)]| -> BTreeMap<String, f64> {
             tests.iter().map(|(id, seconds)| ((*id).to_owned(), *seconds)).collect()
         };
-        let listed = alone(&[("e2e/a", 160.0, 60.0), ("e2e/b", 4.0, 4.0), ("e2e/slow::c", 500.0, 500.0)]);
+        let listed = alone(&[
+            ("e2e/a", 160.0, 60.0),
+            ("e2e/b", 4.0, 4.0),
+            ("e2e/slow::c", 500.0, 500.0),
+        ]);
         let run = beside(&[("e2e/a", 170.0), ("e2e/b on PostgreSQL", 11.0), ("e2e/slow::d", 70.0)]);
         assert_eq!(slow.faults(&listed, &run), Vec::<String>::new());
         let unlisted = alone(&[("e2e/a", 5.0, 121.0), ("e2e/b on PostgreSQL", 5.1, 1.0)]);

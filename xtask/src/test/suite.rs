@@ -73,16 +73,29 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
     for failed in &first {
         eprintln!("    failed: {}", failed.id);
     }
-    let shaky = if first.len() > MAX_SECOND_CHANCES { Vec::new() } else { second_chances(&mut runner, &book, &first)? };
+    let shaky = if first.len() > MAX_SECOND_CHANCES {
+        Vec::new()
+    } else {
+        second_chances(&mut runner, &book, &first)?
+    };
 
     let tests_of_run = seconds_by_test(&ended, &programs);
     let report = Report {
         groups: groups(&ended, &programs),
-        unmeasured: book.slow.unmeasured(&tests_of_run).into_iter().map(str::to_owned).collect(),
+        unmeasured: book
+            .slow
+            .unmeasured(&tests_of_run)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
         tests: tests_of_run,
         times: times_by_test(&ended, &programs),
         all_tests: jobs::ids(&programs, &tests).collect(),
-        failed: first.iter().map(|failed| failed.id.clone()).filter(|id| !shaky.contains(id)).collect(),
+        failed: first
+            .iter()
+            .map(|failed| failed.id.clone())
+            .filter(|id| !shaky.contains(id))
+            .collect(),
         faults: faults(shaky.len(), &book),
         shaky,
     };
@@ -146,7 +159,10 @@ fn groups(ended: &[Ended], programs: &[TestProgram]) -> Vec<Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for one in ended {
         let name = one.job.group(programs);
-        let group = groups.entry(name.clone()).or_insert_with(|| Group { name, ..Group::default() });
+        let group = groups.entry(name.clone()).or_insert_with(|| Group {
+            name,
+            ..Group::default()
+        });
         group.tests += one.job.tests.len();
         group.seconds += one.seconds;
         group.processor_seconds += one.processor_seconds;
@@ -158,7 +174,11 @@ fn groups(ended: &[Ended], programs: &[TestProgram]) -> Vec<Group> {
 
 fn seconds_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, f64> {
     let of_one = |one: &Ended| -> Vec<(String, f64)> {
-        one.outcome.seconds.iter().map(|(test, seconds)| (one.job.id(programs, test), *seconds)).collect()
+        one.outcome
+            .seconds
+            .iter()
+            .map(|(test, seconds)| (one.job.id(programs, test), *seconds))
+            .collect()
     };
     ended.iter().flat_map(of_one).collect()
 }
@@ -166,8 +186,15 @@ fn seconds_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String
 fn times_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, Time> {
     let of_one = |one: &Ended| -> Vec<(String, Time)> {
         let all = one.outcome.seconds.values().sum::<f64>().max(f64::MIN_POSITIVE);
-        let time = |seconds: f64| Time { seconds, processor_seconds: one.processor_seconds * seconds / all };
-        one.outcome.seconds.iter().map(|(test, seconds)| (one.job.id(programs, test), time(*seconds))).collect()
+        let time = |seconds: f64| Time {
+            seconds,
+            processor_seconds: one.processor_seconds * seconds / all,
+        };
+        one.outcome
+            .seconds
+            .iter()
+            .map(|(test, seconds)| (one.job.id(programs, test), time(*seconds)))
+            .collect()
     };
     ended.iter().flat_map(of_one).collect()
 }

@@ -32,7 +32,11 @@ struct Seen {
 
 impl Watch {
     pub fn start() -> Self {
-        let seen = Seen { available_before: available(), busy: busy_seconds(), phases: BTreeMap::new() };
+        let seen = Seen {
+            available_before: available(),
+            busy: busy_seconds(),
+            phases: BTreeMap::new(),
+        };
         let watch = Self(Arc::new(Mutex::new(seen)));
         let seen = Self(Arc::clone(&watch.0));
         thread::spawn(move || {
@@ -77,7 +81,8 @@ impl Seen {
 fn available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|value| value.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(u64::MAX)
+    line.and_then(|value| value.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap_or(u64::MAX)
 }
 
 /// Busy seconds of all processors since the machine started. 0 if they can't be read.
@@ -88,7 +93,11 @@ pub fn busy_seconds() -> f64 {
 
 fn busy_ticks(stat: &str) -> u64 {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
-    let ticks: Vec<u64> = all.unwrap_or_default().split_whitespace().filter_map(|tick| tick.parse().ok()).collect();
+    let ticks: Vec<u64> = all
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|tick| tick.parse().ok())
+        .collect();
     BUSY.iter().filter_map(|index| ticks.get(*index)).sum()
 }
 
@@ -109,11 +118,27 @@ mod tests {
 
     #[test]
     fn phases_share_what_the_machine_does_while_they_run_at_the_same_time() {
-        let mut seen = Seen { available_before: 1000, busy: 10.0, phases: BTreeMap::from([("a", Usage::default())]) };
+        let mut seen = Seen {
+            available_before: 1000,
+            busy: 10.0,
+            phases: BTreeMap::from([("a", Usage::default())]),
+        };
         seen.look(900, 12.0);
         seen.phases.insert("b", Usage::default());
         seen.look(950, 16.0);
-        assert_eq!(seen.phases["a"], Usage { processor_seconds: 4.0, memory: 100 });
-        assert_eq!(seen.phases["b"], Usage { processor_seconds: 2.0, memory: 50 });
+        assert_eq!(
+            seen.phases["a"],
+            Usage {
+                processor_seconds: 4.0,
+                memory: 100
+            }
+        );
+        assert_eq!(
+            seen.phases["b"],
+            Usage {
+                processor_seconds: 2.0,
+                memory: 50
+            }
+        );
     }
 }

@@ -64,10 +64,15 @@ impl Executor<'_> {
             leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
         }
 
-        let Some(mut whole) = merge(&manifest, &live) else { return Ok(None) };
+        let Some(mut whole) = merge(&manifest, &live) else {
+            return Ok(None);
+        };
         let mut removed = Vec::new();
         let planned = loop {
-            let wrong = match self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, true)).await {
+            let wrong = match self
+                .persist(|| self.kubernetes.replace(Some(self.account), path, &whole, true))
+                .await
+            {
                 Ok(planned) => break planned,
                 Err(wrong) if wrong.code() == 409 || wrong.is_passing() || *wrong.fault() == Fault::Immutable => {
                     return Err(wrong);
@@ -75,19 +80,28 @@ impl Executor<'_> {
                 Err(wrong) => wrong,
             };
             // The first refusal explains the manifest better than this one.
-            let Fault::Unmergeable(fields) = wrong.fault() else { return Ok(None) };
-            let cleared: Vec<String> = fields.iter().filter_map(|field| clear(&mut whole, &manifest, field)).collect();
+            let Fault::Unmergeable(fields) = wrong.fault() else {
+                return Ok(None);
+            };
+            let cleared: Vec<String> = fields
+                .iter()
+                .filter_map(|field| clear(&mut whole, &manifest, field))
+                .collect();
             if cleared.is_empty() || removed.len() > MOST_REMOVED {
                 return Ok(None);
             }
             removed.extend(cleared);
         };
 
-        let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
+        let notice = Notice {
+            whole: Some(explain(error, &removed)),
+            ..Notice::default()
+        };
         if dry_run {
             return Ok(Some((planned, notice)));
         }
-        self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, false)).await?;
+        self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, false))
+            .await?;
         Ok(Some((self.own_whole(path, &to_bytes(&manifest)?).await?, notice)))
     }
 
@@ -98,16 +112,30 @@ impl Executor<'_> {
         error: &ApiError,
         dry_run: bool,
     ) -> Result<Option<(Value, Notice)>, ApiError> {
-        let Some((collection, _)) = path.rsplit_once('/') else { return Ok(None) };
+        let Some((collection, _)) = path.rsplit_once('/') else {
+            return Ok(None);
+        };
         let manifest = from_bytes(&object.body)?;
-        let made = self.persist(|| self.kubernetes.make(Some(self.account), collection, &manifest, dry_run)).await;
+        let made = self
+            .persist(|| self.kubernetes.make(Some(self.account), collection, &manifest, dry_run))
+            .await;
         let made = match made {
             Err(error) if error.code() == 409 || error.is_passing() => return Err(error),
             Err(_) => return Ok(None),
             Ok(made) => made,
         };
-        let made = if dry_run { made } else { self.own_whole(path, &object.body).await? };
-        Ok(Some((made, Notice { whole: Some(explain(error, &[])), ..Notice::default() })))
+        let made = if dry_run {
+            made
+        } else {
+            self.own_whole(path, &object.body).await?
+        };
+        Ok(Some((
+            made,
+            Notice {
+                whole: Some(explain(error, &[])),
+                ..Notice::default()
+            },
+        )))
     }
 
     /// Moves the fields of the manifest to our apply manager after a write as a whole, so that fields that leave the

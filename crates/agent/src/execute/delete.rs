@@ -46,17 +46,26 @@ impl Executor<'_> {
             let (open, waiting) = departure.sort();
             if open.is_empty() {
                 let waits = waiting.into_iter().map(|(candidate, obstacle)| {
-                    (ObjectKey::from(&candidate.object), Deleted::Waits(obstacle.object.clone()))
+                    (
+                        ObjectKey::from(&candidate.object),
+                        Deleted::Waits(obstacle.object.clone()),
+                    )
                 });
                 results.extend(waits);
                 return results;
             }
             let mut by_stage: BTreeMap<Stage, Vec<Candidate>> = BTreeMap::new();
             for candidate in open {
-                by_stage.entry(stage_of(&candidate.object)).or_default().push(candidate.clone());
+                by_stage
+                    .entry(stage_of(&candidate.object))
+                    .or_default()
+                    .push(candidate.clone());
             }
             for stage in by_stage.into_values().rev() {
-                let asked: Vec<_> = stage.iter().map(|candidate| self.delete_one(candidate, purpose)).collect();
+                let asked: Vec<_> = stage
+                    .iter()
+                    .map(|candidate| self.delete_one(candidate, purpose))
+                    .collect();
                 let done: Vec<_> = stream::iter(asked).buffer_unordered(PARALLEL).collect().await;
                 for (key, deleted) in done {
                     match deleted {
@@ -77,10 +86,18 @@ impl Executor<'_> {
         let guard = |live: &LiveObject| match live.protection.forbids(purpose, candidate.confirm) {
             _ if self.superseded.has_come() => Some(Deleted::Superseded),
             // Another service may have added objects to it since the plan.
-            keep => keep.or_else(|| self.leaving.holds(self.service, &key)).map(Deleted::Kept),
+            keep => keep
+                .or_else(|| self.leaving.holds(self.service, &key))
+                .map(Deleted::Kept),
         };
-        let propagation = if owns_pods(&candidate.object) { Propagation::Foreground } else { Propagation::Background };
-        let deleted = self.delete_as(&candidate.object, &candidate.uid, propagation, guard).await;
+        let propagation = if owns_pods(&candidate.object) {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        };
+        let deleted = self
+            .delete_as(&candidate.object, &candidate.uid, propagation, guard)
+            .await;
         (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
@@ -101,7 +118,11 @@ impl Executor<'_> {
         propagation: Propagation,
         guard: impl Fn(&LiveObject) -> Option<Deleted>,
     ) -> Result<Deleted, ApiError> {
-        let resource = match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
+        let resource = match self
+            .kinds
+            .find(self.kubernetes, &GroupVersionKind::from(object))
+            .await?
+        {
             Served::No => return Ok(Deleted::Gone),
             Served::As(resource) => resource,
         };
@@ -124,7 +145,10 @@ impl Executor<'_> {
                 return Ok(instead);
             }
             let exactly = Some((uid, live.resource_version.as_str()));
-            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly, propagation)).await {
+            match self
+                .persist(|| self.kubernetes.delete(Some(self.account), &path, exactly, propagation))
+                .await
+            {
                 // Another writer changed it in between: read it again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 Ok(true) => return Ok(Deleted::Gone),
@@ -175,13 +199,24 @@ mod tests {
         let object = reference(maps.namespace().unwrap(), name);
         let owner = owner_annotation("uid", &ObjectKey::from(&object));
         let map = json!({"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner}}});
-        let made = maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
-        Candidate { object, uid: made.meta().uid.clone().unwrap(), wave: 0, confirm, waits: false }
+        let made = maps
+            .create(&PostParams::default(), &serde_json::from_value(map).unwrap())
+            .await
+            .unwrap();
+        Candidate {
+            object,
+            uid: made.meta().uid.clone().unwrap(),
+            wave: 0,
+            confirm,
+            waits: false,
+        }
     }
 
     async fn annotate(maps: &Api<ConfigMap>, name: &str, annotation: &str, value: &str) {
         let patch = json!({"metadata": {"annotations": {annotation: value}}});
-        maps.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        maps.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
     }
 
     async fn bind(client: &Client, account: &ServiceAccount) {
@@ -191,7 +226,10 @@ mod tests {
             "subjects": [{"kind": "ServiceAccount", "namespace": account.namespace, "name": account.name}],
         });
         let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+        bindings
+            .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
+            .await
+            .unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +237,10 @@ mod tests {
         let plane = farwater_testkit::shared(1).await.unwrap();
         let client = plane.client().await.unwrap();
         let namespace = plane.namespace("deleted").await.unwrap();
-        let account = ServiceAccount { namespace: namespace.clone(), name: "deleter".to_owned() };
+        let account = ServiceAccount {
+            namespace: namespace.clone(),
+            name: "deleter".to_owned(),
+        };
         bind(&client, &account).await;
         let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
         let mut deletes = Vec::new();
@@ -215,10 +256,21 @@ mod tests {
         let owner = owner_annotation("another", &ObjectKey::from(&reference(&namespace, "handed-over")));
         annotate(&maps, "handed-over", OWNER_ANNOTATION, &owner).await;
 
-        let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
-        let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
+        let service = ServiceIdentity {
+            uid: "uid".to_owned(),
+            namespace: "team".to_owned(),
+            name: "web".to_owned(),
+        };
+        let entry = Entry {
+            service: service.clone(),
+            action: Action::Hold { reason: String::new() },
+        };
         let digest = Digest::of("entry");
-        let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
+        let (_next, assignments) = watch::channel(Assignment {
+            entry,
+            digest,
+            unlisted: false,
+        });
         let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).unwrap();
         let kinds = Kinds::new(std::time::Duration::ZERO);
         let executor = Executor {
@@ -243,16 +295,28 @@ mod tests {
             other => format!("{other:?}"),
         };
         assert_eq!(said("goes"), "Gone");
-        assert_eq!(said("kept"), "left the source and stays: its annotation farwater.dev/prune: disabled says so");
-        assert_eq!(said("asks"), "left the source and stays: its annotation farwater.dev/prune: confirm says so");
+        assert_eq!(
+            said("kept"),
+            "left the source and stays: its annotation farwater.dev/prune: disabled says so"
+        );
+        assert_eq!(
+            said("asks"),
+            "left the source and stays: its annotation farwater.dev/prune: confirm says so"
+        );
         assert_eq!(said("was-asked"), "Gone");
         assert!(maps.get_opt("goes").await.unwrap().is_none() && maps.get_opt("was-asked").await.unwrap().is_none());
         assert!(maps.get_opt("kept").await.unwrap().is_some() && maps.get_opt("asks").await.unwrap().is_some());
         // The planned objects are gone for this service, and it must not delete the present ones.
-        assert_eq!((said("replaced"), said("handed-over")), ("Gone".to_owned(), "Gone".to_owned()));
+        assert_eq!(
+            (said("replaced"), said("handed-over")),
+            ("Gone".to_owned(), "Gone".to_owned())
+        );
         let uid = async |name: &str| maps.get(name).await.unwrap().metadata.uid.unwrap();
         assert_eq!(uid("replaced").await, replacement.uid);
-        let planned = deletes.iter().find(|candidate| candidate.object.name == "handed-over").unwrap();
+        let planned = deletes
+            .iter()
+            .find(|candidate| candidate.object.name == "handed-over")
+            .unwrap();
         assert_eq!(uid("handed-over").await, planned.uid);
     }
 }

@@ -34,7 +34,9 @@ fn is_job(object: &ObjectRef) -> bool {
 /// See [`Run::ttl`].
 pub fn time_to_live(hook: &ResolvedHook) -> Option<u32> {
     let manifest: Value = serde_json::from_str(&hook.body).ok().filter(|_| is_job(&hook.object))?;
-    manifest["spec"][TIME_TO_LIVE].as_u64().and_then(|seconds| u32::try_from(seconds).ok())
+    manifest["spec"][TIME_TO_LIVE]
+        .as_u64()
+        .and_then(|seconds| u32::try_from(seconds).ok())
 }
 
 /// The state of a hook's name before its object is created.
@@ -78,7 +80,11 @@ pub struct Output {
 
 impl Output {
     fn without(what: &str, error: &ApiError) -> Self {
-        Self { note: format!("{what} can't be read: {error}"), may_come: error.is_passing(), ..Self::default() }
+        Self {
+            note: format!("{what} can't be read: {error}"),
+            may_come: error.is_passing(),
+            ..Self::default()
+        }
     }
 }
 
@@ -117,8 +123,13 @@ impl Executor<'_> {
             spec.remove(TIME_TO_LIVE);
         }
         let body = to_bytes(&manifest)?;
-        let mode = ApplyMode { force: false, dry_run: false };
-        Ok(self.persist(|| self.kubernetes.apply(Some(self.account), &path, body.clone(), mode)).await?)
+        let mode = ApplyMode {
+            force: false,
+            dry_run: false,
+        };
+        Ok(self
+            .persist(|| self.kubernetes.apply(Some(self.account), &path, body.clone(), mode))
+            .await?)
     }
 
     /// The object of a run. None: it is gone, or another object has its name.
@@ -137,7 +148,11 @@ impl Executor<'_> {
     }
 
     async fn hook_resource(&self, object: &ObjectRef) -> Result<Resource, HookError> {
-        match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
+        match self
+            .kinds
+            .find(self.kubernetes, &GroupVersionKind::from(object))
+            .await?
+        {
             Served::As(resource) => Ok(resource),
             Served::No => Err(HookError::NotServed),
         }
@@ -152,7 +167,10 @@ impl Executor<'_> {
         };
         match pod {
             Ok(Some(pod)) => self.read_pod(&pod).await,
-            Ok(None) => Output { note: "its pods are gone".to_owned(), ..Output::default() },
+            Ok(None) => Output {
+                note: "its pods are gone".to_owned(),
+                ..Output::default()
+            },
             Err(error) => Output::without("its pods", &error),
         }
     }
@@ -165,7 +183,10 @@ impl Executor<'_> {
         let collection = format!("/api/v1/namespaces/{}/pods", escape(namespace));
         self.kubernetes
             .list(Some(self.account), &collection, &selector, false, |pod| {
-                let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+                let created = pod["metadata"]["creationTimestamp"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
                 if last.as_ref().is_none_or(|(latest, _)| *latest <= created) {
                     last = Some((created, pod));
                 }
@@ -175,7 +196,9 @@ impl Executor<'_> {
     }
 
     async fn read_pod(&self, pod: &Value) -> Output {
-        let Some((container, exit_code)) = telling_container(pod) else { return Output::default() };
+        let Some((container, exit_code)) = telling_container(pod) else {
+            return Output::default();
+        };
         let metadata = &pod["metadata"];
         let text = |field: &str| escape(metadata[field].as_str().unwrap_or_default());
         let path = format!(
@@ -185,11 +208,20 @@ impl Executor<'_> {
             escape(&container)
         );
         let mut log = junit::Log::default();
-        let read = self.kubernetes.read_log(Some(self.account), &path, |part| log.push(part)).await;
+        let read = self
+            .kubernetes
+            .read_log(Some(self.account), &path, |part| log.push(part))
+            .await;
         if let Err(error) = read {
-            return Output { exit_code, ..Output::without("its log", &error) };
+            return Output {
+                exit_code,
+                ..Output::without("its log", &error)
+            };
         }
-        let mut output = Output { exit_code, ..Output::default() };
+        let mut output = Output {
+            exit_code,
+            ..Output::default()
+        };
         if log.too_large {
             output.note = "its JUnit file is too large".to_owned();
         }
@@ -204,7 +236,9 @@ impl Executor<'_> {
 /// The container to read: the first that failed, otherwise the first; and its exit code.
 fn telling_container(pod: &Value) -> Option<(String, Option<i32>)> {
     let statuses = ["initContainerStatuses", "containerStatuses"];
-    let statuses = statuses.iter().flat_map(|field| pod["status"][*field].as_array().into_iter().flatten());
+    let statuses = statuses
+        .iter()
+        .flat_map(|field| pod["status"][*field].as_array().into_iter().flatten());
     let ends = statuses.filter_map(|status| {
         let code = status["state"]["terminated"]["exitCode"].as_i64()?;
         Some((status["name"].as_str()?.to_owned(), i32::try_from(code).ok()?))
@@ -231,9 +265,18 @@ mod tests {
         };
         let ended = |name: &str, code: i32| json!({"name": name, "state": {"terminated": {"exitCode": code}}});
         check(json!({}), ("main", None));
-        check(json!({"containerStatuses": [ended("proxy", 0), ended("main", 0)]}), ("main", Some(0)));
-        check(json!({"containerStatuses": [ended("main", 0), ended("proxy", 2)]}), ("proxy", Some(2)));
-        check(json!({"initContainerStatuses": [ended("fetch", 1)]}), ("fetch", Some(1)));
+        check(
+            json!({"containerStatuses": [ended("proxy", 0), ended("main", 0)]}),
+            ("main", Some(0)),
+        );
+        check(
+            json!({"containerStatuses": [ended("main", 0), ended("proxy", 2)]}),
+            ("proxy", Some(2)),
+        );
+        check(
+            json!({"initContainerStatuses": [ended("fetch", 1)]}),
+            ("fetch", Some(1)),
+        );
         assert_eq!(telling_container(&json!({})), None);
     }
 }

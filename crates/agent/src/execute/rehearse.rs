@@ -88,7 +88,11 @@ impl Executor<'_> {
             }
         };
         match written {
-            Ok((planned, note)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), note },
+            Ok((planned, note)) => Rehearsed::Done {
+                live: live.map(Box::new),
+                planned: Box::new(planned),
+                note,
+            },
             Err(error) if *error.fault() == Fault::Immutable => {
                 if change.recreate.is_none() {
                     return Rehearsed::Refused(explain_immutable(&error, change, object));
@@ -103,7 +107,9 @@ impl Executor<'_> {
             Err(error) if redefined && error.is_about_schema() => too_early(&error),
             Err(error) if *error.fault() == Fault::OtherVersion && moves(live.as_ref(), object) => {
                 let version = object.object.api_version();
-                Rehearsed::Untried(format!("the fields that it owns in an older version are moved to {version} first"))
+                Rehearsed::Untried(format!(
+                    "the fields that it owns in an older version are moved to {version} first"
+                ))
             }
             Err(error) => Rehearsed::Refused(explain_refusal(&error, live.as_ref())),
         }
@@ -154,24 +160,41 @@ impl Executor<'_> {
         };
         let mut manifest = from_bytes(&object.body)?;
         if object.options.ignores() {
-            leave_ignored(&mut manifest, &live, &object.options.ignore, &object.options.ignore_managers);
+            leave_ignored(
+                &mut manifest,
+                &live,
+                &object.options.ignore,
+                &object.options.ignore_managers,
+            );
         }
-        let (applied, conflicts) = self.send(path, &to_bytes(&manifest)?, ConflictPolicy::Force, true).await?;
+        let (applied, conflicts) = self
+            .send(path, &to_bytes(&manifest)?, ConflictPolicy::Force, true)
+            .await?;
         let mut fields: Vec<String> = conflicts.into_iter().collect();
         let health = judge(self.kinds, &self.rules, &GroupVersionKind::from(&object.object), &live).health;
-        let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
+        let owned = |name: &String| {
+            fields
+                .first()
+                .is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")))
+        };
         let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
         fields.extend(others);
         if fields.is_empty() {
             return Ok(Inspected::Same(live_object(&live)));
         }
         let fields = add_time(&shorten(&fields.join(", ")), Some(&live));
-        Ok(Inspected::Differs { live: live_object(&live), health, fields })
+        Ok(Inspected::Differs {
+            live: live_object(&live),
+            health,
+            fields,
+        })
     }
 }
 
 fn too_early(error: &ApiError) -> Rehearsed {
-    Rehearsed::Untried(format!("its definition changes in the same plan, and before that it would be refused: {error}"))
+    Rehearsed::Untried(format!(
+        "its definition changes in the same plan, and before that it would be refused: {error}"
+    ))
 }
 
 /// Whether our fields must first be moved to the version that is sent.

@@ -35,7 +35,10 @@ impl Executor<'_> {
         };
         match refused {
             Some(refused) => Tried::Ended(Applied::Refused(refused)),
-            None => Tried::Immutable { uid: uid.to_owned(), why: error.to_string() },
+            None => Tried::Immutable {
+                uid: uid.to_owned(),
+                why: error.to_string(),
+            },
         }
     }
 
@@ -48,8 +51,16 @@ impl Executor<'_> {
     ) -> Option<Deletion> {
         let mut replacements = Vec::new();
         for (key, uid, why) in immutable {
-            let Some(object) = objects.get(&key).copied() else { continue };
-            let old = Candidate { object: object.object.clone(), uid, wave: object.wave, confirm: false, waits: false };
+            let Some(object) = objects.get(&key).copied() else {
+                continue;
+            };
+            let old = Candidate {
+                object: object.object.clone(),
+                uid,
+                wave: object.wave,
+                confirm: false,
+                waits: false,
+            };
             replacements.push(Replacement { object, old, why });
         }
         if replacements.is_empty() {
@@ -57,17 +68,27 @@ impl Executor<'_> {
         }
 
         let old: Vec<Candidate> = replacements.iter().map(|replacement| replacement.old.clone()).collect();
-        let kept = self.tombstones.keep(self.account, digest_of(&old), &old, Series::Replaced).await;
+        let kept = self
+            .tombstones
+            .keep(self.account, digest_of(&old), &old, Series::Replaced)
+            .await;
         let deletion = match kept {
             Ok(deletion) => deletion,
             Err(error) => {
                 let refused = Applied::Refused(format!("not recreated: {}", chain(&error)));
-                results.extend(replacements.iter().map(|replacement| (replacement.object.key(), refused.clone())));
+                results.extend(
+                    replacements
+                        .iter()
+                        .map(|replacement| (replacement.object.key(), refused.clone())),
+                );
                 return None;
             }
         };
 
-        let asked: Vec<_> = replacements.iter().map(|replacement| self.replace_one(replacement)).collect();
+        let asked: Vec<_> = replacements
+            .iter()
+            .map(|replacement| self.replace_one(replacement))
+            .collect();
         let ended: Vec<_> = stream::iter(asked).buffer_unordered(PARALLEL).collect().await;
         tombstones::collect(self.kubernetes).await;
         let mut lost = false;

@@ -80,7 +80,11 @@ impl Executor<'_> {
         match sent {
             Ok((applied, notice)) => {
                 let health = judge(self.kinds, &self.rules, &gvk, &applied);
-                Applied::Done { live: live_object(&applied), health, notice: Box::new(notice) }
+                Applied::Done {
+                    live: live_object(&applied),
+                    health,
+                    notice: Box::new(notice),
+                }
             }
             Err(error) if error.is_not_found() => {
                 if !is_about_namespace(&error) {
@@ -127,17 +131,31 @@ impl Executor<'_> {
                 if object.object.kind == "ClusterRole" && is_aggregated(&manifest) {
                     manifest["rules"] = live["rules"].clone();
                 }
-                self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, false)).await?;
+                self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, false))
+                    .await?;
                 let applied = self.own_whole(path, &object.body).await?;
                 let overruled = find_overruled(&body, &applied);
-                return Ok((applied, Notice { overruled, ..Notice::default() }));
+                return Ok((
+                    applied,
+                    Notice {
+                        overruled,
+                        ..Notice::default()
+                    },
+                ));
             }
             leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
             body = to_bytes(&manifest)?;
         }
         let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
         let overruled = find_overruled(&body, &applied);
-        Ok((applied, Notice { taken, overruled, whole: None }))
+        Ok((
+            applied,
+            Notice {
+                taken,
+                overruled,
+                whole: None,
+            },
+        ))
     }
 
     /// The object after the write or dry run, and the fields that it takes over if it may.
@@ -159,7 +177,11 @@ impl Executor<'_> {
                 Fault::FieldConflicts(conflicts) if conflicts.is_empty() => Ok((send(true).await?, None)),
                 Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
                     // Read the managers first: afterwards their entries with the times are gone. A dry run leaves them.
-                    let live = if dry_run { None } else { self.kubernetes.look(Some(self.account), path).await.ok() };
+                    let live = if dry_run {
+                        None
+                    } else {
+                        self.kubernetes.look(Some(self.account), path).await.ok()
+                    };
                     let taken = add_time(conflicts, live.as_ref());
                     Ok((send(true).await?, Some(taken)))
                 }
@@ -178,7 +200,9 @@ impl Executor<'_> {
             if !with_updates && !live_object(&object).moves {
                 return Ok(());
             }
-            let Some(patch) = migration(&object, with_updates) else { return Ok(()) };
+            let Some(patch) = migration(&object, with_updates) else {
+                return Ok(());
+            };
             match self.kubernetes.patch(Some(self.account), path, &patch).await {
                 // Another writer changed it in between: read it again.
                 Err(e) if e.code() == 409 => {}
@@ -208,7 +232,11 @@ impl Executor<'_> {
 
 /// An overloaded API server or a lost connection is no refusal, so the change waits.
 fn unapplied(error: &ApiError, message: String) -> Applied {
-    if error.is_passing() { Applied::Waiting(message) } else { Applied::Refused(message) }
+    if error.is_passing() {
+        Applied::Waiting(message)
+    } else {
+        Applied::Refused(message)
+    }
 }
 
 /// `others`: fields that have other versions, with their managers.
@@ -225,7 +253,10 @@ fn is_about_namespace(error: &ApiError) -> bool {
 
 /// The message for an object that was not found although an apply creates it.
 pub(super) fn explain_absence(error: &ApiError) -> String {
-    format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
+    format!(
+        "waits for its {}: {error}",
+        if is_about_namespace(error) { "namespace" } else { "kind" }
+    )
 }
 
 /// The message for an object that is adopted only if it needs no change.
@@ -235,7 +266,11 @@ pub(super) fn explain_uncompared(error: &ApiError) -> String {
 
 /// The refusal of an immutable field, with the annotation that would allow the agent to recreate the object.
 pub(super) fn explain_immutable(error: &ApiError, change: &Change, object: &ResolvedObject) -> String {
-    match object.options.offer_recreation(&object.object).filter(|_| !change.cause.is_adoption()) {
+    match object
+        .options
+        .offer_recreation(&object.object)
+        .filter(|_| !change.cause.is_adoption())
+    {
         Some(offer) => format!("{error}; {offer}"),
         None => error.to_string(),
     }

@@ -44,7 +44,9 @@ impl HubClient {
             return Err(HubError::NotSwitched { what, status });
         }
 
-        let upgraded = timeout(PATIENCE, hyper::upgrade::on(response)).await.map_err(|e| unreachable(what, e))?;
+        let upgraded = timeout(PATIENCE, hyper::upgrade::on(response))
+            .await
+            .map_err(|e| unreachable(what, e))?;
         let upgraded = TokioIo::new(upgraded.map_err(|e| unreachable(what, e))?);
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BUFFER)

@@ -12,7 +12,9 @@ impl HubClient {
     pub async fn next_plan(&self, who: &Caller<'_>) -> Result<Option<PlanRequest>, HubError> {
         let what = "get a request for a plan";
         let response = self
-            .authorized(who, what, |token| self.request(Method::GET, PLANS_PATH, Some(token)).body(Full::default()))
+            .authorized(who, what, |token| {
+                self.request(Method::GET, PLANS_PATH, Some(token)).body(Full::default())
+            })
             .await?;
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(None);

@@ -61,15 +61,25 @@ impl Server {
 
     fn request(&self, who: As<'_>, method: Method, path: &str, accept: &str) -> request::Builder {
         let request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        self.credentials.sign(who, request.header(header::ACCEPT, accept).header(header::USER_AGENT, USER_AGENT))
+        self.credentials.sign(
+            who,
+            request
+                .header(header::ACCEPT, accept)
+                .header(header::USER_AGENT, USER_AGENT),
+        )
     }
 }
 
 /// `https://HOST[:PORT][/PATH]`, or the same without TLS.
 fn base_of(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
-    let is_http = uri.scheme().is_some_and(|scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP);
-    let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@')) && uri.query().is_none();
+    let is_http = uri
+        .scheme()
+        .is_some_and(|scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP);
+    let is_bare = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'))
+        && uri.query().is_none();
     (is_http && is_bare).then(|| uri.to_string().trim_end_matches('/').to_owned())
 }
 
@@ -94,7 +104,9 @@ pub struct Client {
 impl Client {
     pub fn new(server: &Arc<Server>) -> Self {
         let proxy = server.proxy.clone().map(|proxy| (proxy, server.tls.clone()));
-        let mut https = HttpsConnectorBuilder::new().with_tls_config(server.tls.clone()).https_or_http();
+        let mut https = HttpsConnectorBuilder::new()
+            .with_tls_config(server.tls.clone())
+            .https_or_http();
         if let Some(name) = &server.name {
             https = https.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
         }
@@ -108,7 +120,11 @@ impl Client {
             .http2_keep_alive_timeout(Duration::from_secs(20))
             .http2_keep_alive_while_idle(true)
             .build(https.enable_all_versions().wrap_connector(Connector::new(proxy)));
-        Self { http, server: Arc::clone(server), opening: Arc::new(Semaphore::new(1)) }
+        Self {
+            http,
+            server: Arc::clone(server),
+            opening: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// Sends a request. Any response is a success.
@@ -126,7 +142,9 @@ impl Client {
         }
         let request = self.server.request(who, method, path, accept);
         let request = match body {
-            Some((kind, bytes)) => request.header(header::CONTENT_TYPE, kind).body(Full::new(Bytes::from(bytes))),
+            Some((kind, bytes)) => request
+                .header(header::CONTENT_TYPE, kind)
+                .body(Full::new(Bytes::from(bytes))),
             None => request.body(Full::default()),
         };
         self.http
@@ -146,28 +164,54 @@ mod tests {
     use crate::kubernetes::{Kubernetes, kubeconfig::User};
 
     fn access(cluster: Cluster) -> Access {
-        Access { cluster, user: User::default() }
+        Access {
+            cluster,
+            user: User::default(),
+        }
     }
 
     #[test]
     fn requests_go_below_the_servers_path() {
         let uri = |server: &str| {
-            let access = access(Cluster { server: server.to_owned(), ..Cluster::default() });
+            let access = access(Cluster {
+                server: server.to_owned(),
+                ..Cluster::default()
+            });
             let server = Server::new(&access, Arc::default()).map_err(|error| error.to_string())?;
             let request = server.request(None, Method::GET, "/version?timeout=1s", "*/*").body(());
             Ok::<_, String>(request.unwrap().uri().to_string())
         };
-        assert_eq!(uri("http://10.0.0.1:6443").unwrap(), "http://10.0.0.1:6443/version?timeout=1s");
+        assert_eq!(
+            uri("http://10.0.0.1:6443").unwrap(),
+            "http://10.0.0.1:6443/version?timeout=1s"
+        );
         assert_eq!(uri("http://[fd00::1]/").unwrap(), "http://[fd00::1]/version?timeout=1s");
-        assert_eq!(uri("http://a/k8s/clusters/c-1/").unwrap(), "http://a/k8s/clusters/c-1/version?timeout=1s");
-        for wrong in ["", "10.0.0.1:6443", "/a", "ftp://a", "http://me:canary@a", "http://a?b", "http://a b"] {
+        assert_eq!(
+            uri("http://a/k8s/clusters/c-1/").unwrap(),
+            "http://a/k8s/clusters/c-1/version?timeout=1s"
+        );
+        for wrong in [
+            "",
+            "10.0.0.1:6443",
+            "/a",
+            "ftp://a",
+            "http://me:canary@a",
+            "http://a?b",
+            "http://a b",
+        ] {
             let error = uri(wrong).unwrap_err();
-            assert!(error.contains("want https://HOST") && !error.contains("canary"), "{wrong}: {error}");
+            assert!(
+                error.contains("want https://HOST") && !error.contains("canary"),
+                "{wrong}: {error}"
+            );
         }
     }
 
     async fn ask(cluster: Cluster) -> Result<Value, ApiError> {
-        Kubernetes::new(&access(cluster), Arc::default()).unwrap().get(None, "/version", false).await
+        Kubernetes::new(&access(cluster), Arc::default())
+            .unwrap()
+            .get(None, "/version", false)
+            .await
     }
 
     #[tokio::test]
@@ -178,17 +222,26 @@ mod tests {
             certificate_authority_data: Some(STANDARD.encode(authority)),
             ..Cluster::default()
         };
-        let named = |name: &str| Cluster { tls_server_name: Some(name.to_owned()), ..trusting(server.authority()) };
+        let named = |name: &str| Cluster {
+            tls_server_name: Some(name.to_owned()),
+            ..trusting(server.authority())
+        };
         let refused = async |cluster: Cluster| {
             let error = ask(cluster).await.unwrap_err().to_string();
-            assert!(error.contains("can't be reached: ") && error.contains("certificate"), "{error}");
+            assert!(
+                error.contains("can't be reached: ") && error.contains("certificate"),
+                "{error}"
+            );
         };
         ask(trusting(server.authority())).await.unwrap();
         ask(named("127.0.0.1")).await.unwrap();
         refused(named("api.example")).await;
         let stranger = Authority::new("stranger").unwrap();
         refused(trusting(stranger.pem())).await;
-        let unverified = Cluster { insecure_skip_tls_verify: true, ..trusting(stranger.pem()) };
+        let unverified = Cluster {
+            insecure_skip_tls_verify: true,
+            ..trusting(stranger.pem())
+        };
         ask(unverified).await.unwrap();
     }
 }

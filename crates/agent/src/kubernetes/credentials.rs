@@ -61,13 +61,21 @@ impl Credentials {
             return Err(CredentialsError::AuthProvider(provider.name.clone()));
         }
         let authorization = match user {
-            User { username: Some(name), password: Some(password), .. } => {
+            User {
+                username: Some(name),
+                password: Some(password),
+                ..
+            } => {
                 let pair = Zeroizing::new(format!("{name}:{}", password.expose()));
                 let header = secret_header("Basic", &STANDARD.encode(pair.as_bytes()));
                 Authorization::Fixed(header.ok_or(CredentialsError::Header("username"))?)
             }
             // As in kubectl, the file is newer than a token in the kubeconfig itself.
-            User { token_file: Some(path), token, .. } => match (Rotating::new(path, read_token), token) {
+            User {
+                token_file: Some(path),
+                token,
+                ..
+            } => match (Rotating::new(path, read_token), token) {
                 (Ok(file), _) => Authorization::File(file),
                 (Err(_), Some(token)) => Authorization::Fixed(bearer(token.expose())?),
                 (Err(error), None) => return Err(error),
@@ -75,7 +83,10 @@ impl Credentials {
             User { token: Some(token), .. } => Authorization::Fixed(bearer(token.expose())?),
             _ => Authorization::None,
         };
-        Ok(Self { authorization, acting_as: acting_as(user)? })
+        Ok(Self {
+            authorization,
+            acting_as: acting_as(user)?,
+        })
     }
 
     /// Reads the file again. Returns whether its content has changed.
@@ -109,9 +120,15 @@ fn bearer(token: &str) -> Result<HeaderValue, CredentialsError> {
 }
 
 fn read_token(path: &Path) -> Result<HeaderValue, CredentialsError> {
-    let wrong = |problem| CredentialsError::Token { path: path.to_owned(), problem };
+    let wrong = |problem| CredentialsError::Token {
+        path: path.to_owned(),
+        problem,
+    };
     let bytes = read_at_most(path, MAX_TOKEN);
-    let bytes = bytes.map_err(|source| CredentialsError::File { path: path.to_owned(), source })?;
+    let bytes = bytes.map_err(|source| CredentialsError::File {
+        path: path.to_owned(),
+        source,
+    })?;
     let token = Zeroizing::new(bytes);
     let token = std::str::from_utf8(&token).map_err(|_| wrong("it is no text"))?.trim();
     if token.is_empty() {
@@ -188,18 +205,35 @@ mod tests {
     #[test]
     fn a_token_or_a_password_is_sent_and_never_shown() {
         assert_eq!(authorization(&User::default()), None);
-        let token = User { token: secret("canary\n"), token_file: Some("/nowhere".into()), ..User::default() };
+        let token = User {
+            token: secret("canary\n"),
+            token_file: Some("/nowhere".into()),
+            ..User::default()
+        };
         assert_eq!(authorization(&token).unwrap(), "Bearer canary");
-        let basic = User { username: Some("al".to_owned()), password: secret("canary"), ..User::default() };
-        assert_eq!(authorization(&basic).unwrap(), format!("Basic {}", STANDARD.encode("al:canary")));
-        let damaged = User { token: secret("canary\nB"), ..User::default() };
+        let basic = User {
+            username: Some("al".to_owned()),
+            password: secret("canary"),
+            ..User::default()
+        };
+        assert_eq!(
+            authorization(&basic).unwrap(),
+            format!("Basic {}", STANDARD.encode("al:canary"))
+        );
+        let damaged = User {
+            token: secret("canary\nB"),
+            ..User::default()
+        };
         for shown in [
             format!("{:?}", Credentials::new(&token).unwrap()),
             format!("{:?}", Credentials::new(&basic).unwrap()),
             format!("{:?}", Credentials::new(&damaged).unwrap_err()),
             Credentials::new(&damaged).unwrap_err().to_string(),
         ] {
-            assert!(!shown.contains("canary") && !shown.contains(&STANDARD.encode("al:canary")), "{shown}");
+            assert!(
+                !shown.contains("canary") && !shown.contains(&STANDARD.encode("al:canary")),
+                "{shown}"
+            );
         }
     }
 
@@ -207,7 +241,10 @@ mod tests {
     fn a_token_file_is_followed_and_outlived() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        let user = User { token_file: Some(path.clone()), ..User::default() };
+        let user = User {
+            token_file: Some(path.clone()),
+            ..User::default()
+        };
         let refused = || chain(&Credentials::new(&user).unwrap_err());
         assert!(refused().contains("token: No such file"), "{}", refused());
         fs::write(&path, " \n").unwrap();
@@ -215,9 +252,16 @@ mod tests {
         fs::write(&path, "one\n").unwrap();
 
         let credentials = Credentials::new(&user).unwrap();
-        let Authorization::File(file) = &credentials.authorization else { panic!("{credentials:?}") };
+        let Authorization::File(file) = &credentials.authorization else {
+            panic!("{credentials:?}")
+        };
         let start = Instant::now();
-        let at = |seconds| file.get_at(start + Duration::from_secs(seconds)).to_str().unwrap().to_owned();
+        let at = |seconds| {
+            file.get_at(start + Duration::from_secs(seconds))
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
         fs::write(&path, "two\n").unwrap();
         assert_eq!(at(30), "Bearer one");
         assert_eq!(at(61), "Bearer two");
@@ -231,19 +275,37 @@ mod tests {
         fs::write(&path, "four").unwrap();
         assert!(credentials.read_again() && !credentials.read_again());
         // A token in the kubeconfig is older than the file.
-        let both = User { token: secret("old"), ..user };
+        let both = User {
+            token: secret("old"),
+            ..user
+        };
         assert_eq!(authorization(&both).unwrap(), "Bearer four");
     }
 
     #[test]
     fn programs_are_refused_by_name_whatever_else_there_is() {
         let refused = |user: User| Credentials::new(&user).unwrap_err().to_string();
-        let exec = Some(Exec { command: "aws".to_owned() });
-        let error = refused(User { exec, token: secret("t"), ..User::default() });
-        assert!(error.contains("\"aws\" (exec)") && error.contains("a tokenFile"), "{error}");
+        let exec = Some(Exec {
+            command: "aws".to_owned(),
+        });
+        let error = refused(User {
+            exec,
+            token: secret("t"),
+            ..User::default()
+        });
+        assert!(
+            error.contains("\"aws\" (exec)") && error.contains("a tokenFile"),
+            "{error}"
+        );
         let auth_provider = Some(AuthProvider { name: "gcp".to_owned() });
-        let error = refused(User { auth_provider, ..User::default() });
-        assert!(error.contains("auth-provider \"gcp\"") && error.contains("client certificate"), "{error}");
+        let error = refused(User {
+            auth_provider,
+            ..User::default()
+        });
+        assert!(
+            error.contains("auth-provider \"gcp\"") && error.contains("client certificate"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -261,12 +323,23 @@ mod tests {
         assert_eq!(own["impersonate-uid"], "7");
         assert_eq!(own.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(own["impersonate-extra-example.com%2fa%25"], "x");
-        let account = ServiceAccount { namespace: "team".to_owned(), name: "web".to_owned() };
+        let account = ServiceAccount {
+            namespace: "team".to_owned(),
+            name: "web".to_owned(),
+        };
         let others = headers(&user, Some(&account));
         assert_eq!(others.len(), 2, "{others:?}");
         assert_eq!(others["impersonate-user"], "system:serviceaccount:team:web");
         assert_eq!(others["authorization"], "Bearer t");
-        let damaged = User { as_groups: vec!["a\nb".to_owned()], ..User::default() };
-        assert!(Credentials::new(&damaged).unwrap_err().to_string().contains("as-groups"));
+        let damaged = User {
+            as_groups: vec!["a\nb".to_owned()],
+            ..User::default()
+        };
+        assert!(
+            Credentials::new(&damaged)
+                .unwrap_err()
+                .to_string()
+                .contains("as-groups")
+        );
     }
 }

@@ -43,8 +43,16 @@ struct Last<T> {
 impl<T: Clone, E: Error> Rotating<T, E> {
     /// Fails if the file can't be read now.
     pub fn new(path: &Path, read: fn(&Path) -> Result<T, E>) -> Result<Self, E> {
-        let last = Last { value: read(path)?, at: Instant::now(), has_failed: false };
-        Ok(Self { path: path.to_owned(), read, last: Mutex::new(last) })
+        let last = Last {
+            value: read(path)?,
+            at: Instant::now(),
+            has_failed: false,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            read,
+            last: Mutex::new(last),
+        })
     }
 
     pub fn get(&self) -> T {
@@ -65,7 +73,10 @@ impl<T: Clone, E: Error> Rotating<T, E> {
         if let Err(error) = &read
             && !last.has_failed
         {
-            tracing::warn!(error = chain(error), "a file can't be read again; its last content stays in use");
+            tracing::warn!(
+                error = chain(error),
+                "a file can't be read again; its last content stays in use"
+            );
         }
         last.has_failed = read.is_err();
         if let Ok(value) = read {

@@ -23,15 +23,28 @@ pub enum KubeconfigError {
     #[error("{path}: {error}")]
     Unreadable { path: String, error: io::Error },
     #[error("{path}, line {line}: {error}")]
-    Yaml { path: String, line: u32, error: yaml::YamlError },
+    Yaml {
+        path: String,
+        line: u32,
+        error: yaml::YamlError,
+    },
     #[error("{0} holds several documents: keep one")]
     Several(String),
     #[error("{0} has no current-context: choose one with `kubectl config use-context`")]
     NoContext(String),
     #[error("{path}: there is no {name:?} in {list}, where the current context looks for it")]
-    Missing { path: String, list: &'static str, name: String },
+    Missing {
+        path: String,
+        list: &'static str,
+        name: String,
+    },
     #[error("{path}: {name:?} of {list}: {problem}")]
-    Shape { path: String, list: &'static str, name: String, problem: String },
+    Shape {
+        path: String,
+        list: &'static str,
+        name: String,
+        problem: String,
+    },
 }
 
 /// A cluster, and the agent's user on it.
@@ -127,8 +140,12 @@ pub fn read(path: &Path) -> Result<Access, KubeconfigError> {
     // As in kubectl, a user that the file does not describe has no credentials.
     let mut user: User = kubeconfig.named("users", "user", &context.user)?.unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let files =
-        [&mut cluster.certificate_authority, &mut user.client_certificate, &mut user.client_key, &mut user.token_file];
+    let files = [
+        &mut cluster.certificate_authority,
+        &mut user.client_certificate,
+        &mut user.client_key,
+        &mut user.token_file,
+    ];
     for file in files.into_iter().flatten() {
         *file = folder.join(&*file);
     }
@@ -146,7 +163,11 @@ impl Kubeconfig {
         let unreadable = |error| KubeconfigError::Unreadable { path: name(), error };
         let bytes = read_at_most(path, MAX_BYTES).map_err(unreadable)?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable(io::Error::other("it is no text in UTF-8")))?;
-        let broken = |error: yaml::YamlError| KubeconfigError::Yaml { path: name(), line: error.line, error };
+        let broken = |error: yaml::YamlError| KubeconfigError::Yaml {
+            path: name(),
+            line: error.line,
+            error,
+        };
         let mut documents = yaml::parse(&text, &yaml::Budget::default()).map_err(broken)?;
         documents.retain(|document| !document.is_null());
         if documents.len() > 1 {
@@ -159,7 +180,11 @@ impl Kubeconfig {
     }
 
     fn required<T: DeserializeOwned>(&self, list: &'static str, field: &str, name: &str) -> Result<T, KubeconfigError> {
-        let missing = || KubeconfigError::Missing { path: self.path.clone(), list, name: name.to_owned() };
+        let missing = || KubeconfigError::Missing {
+            path: self.path.clone(),
+            list,
+            name: name.to_owned(),
+        };
         self.named(list, field, name)?.ok_or_else(missing)
     }
 
@@ -198,7 +223,8 @@ fn drop_empty(value: &mut Value) {
 /// serde's message without the value that it quotes, because that may be a secret.
 fn expectation(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(", expected ").map_or_else(|| text.clone(), |(_, expected)| format!("want {expected}"))
+    text.rsplit_once(", expected ")
+        .map_or_else(|| text.clone(), |(_, expected)| format!("want {expected}"))
 }
 
 #[cfg(test)]
@@ -259,10 +285,25 @@ mod tests {
         assert_eq!(cluster.proxy_url.unwrap().expose(), "http://c");
         assert_eq!(user.client_certificate_data.as_deref(), Some("Qg=="));
         let secrets = [&user.client_key_data, &user.token, &user.password];
-        assert_eq!(secrets.map(|secret| secret.as_ref().unwrap().expose()), ["Qw==", "t", "p"]);
-        assert_eq!([user.username, user.as_user, user.as_uid].map(Option::unwrap), ["u", "a", "1"]);
-        assert_eq!((user.as_groups[0].as_str(), user.as_user_extra["scopes"][0].as_str()), ("g", "s"));
-        assert_eq!((user.exec.unwrap().command.as_str(), user.auth_provider.unwrap().name.as_str()), ("login", "oidc"));
+        assert_eq!(
+            secrets.map(|secret| secret.as_ref().unwrap().expose()),
+            ["Qw==", "t", "p"]
+        );
+        assert_eq!(
+            [user.username, user.as_user, user.as_uid].map(Option::unwrap),
+            ["u", "a", "1"]
+        );
+        assert_eq!(
+            (user.as_groups[0].as_str(), user.as_user_extra["scopes"][0].as_str()),
+            ("g", "s")
+        );
+        assert_eq!(
+            (
+                user.exec.unwrap().command.as_str(),
+                user.auth_provider.unwrap().name.as_str()
+            ),
+            ("login", "oidc")
+        );
     }
 
     #[test]
@@ -314,11 +355,23 @@ mod tests {
     #[test]
     fn secrets_are_in_no_error_and_not_printed() {
         let server = "{server: 'https://a', proxy-url: 'http://me:canary@b'}";
-        for user in ["canary", "{token: [canary]}", "{token: {canary: 1}}", "{client-key-data: [canary]}"] {
+        for user in [
+            "canary",
+            "{token: [canary]}",
+            "{token: {canary: 1}}",
+            "{client-key-data: [canary]}",
+        ] {
             let error = read_text(&with(server, user)).unwrap_err();
-            assert!(error.contains("\"agent\" of users: want ") && !error.contains("canary"), "{error}");
+            assert!(
+                error.contains("\"agent\" of users: want ") && !error.contains("canary"),
+                "{error}"
+            );
         }
-        let access = read_text(&with(server, "{token: canary, password: canary, client-key-data: canary}")).unwrap();
+        let access = read_text(&with(
+            server,
+            "{token: canary, password: canary, client-key-data: canary}",
+        ))
+        .unwrap();
         assert!(!format!("{access:?}").contains("canary"), "{access:?}");
     }
 }

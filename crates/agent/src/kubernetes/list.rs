@@ -102,9 +102,15 @@ mod tests {
 
     fn check(body: &str, names: &[&str], next: Option<&str>) {
         let mut seen = Vec::new();
-        let metadata = read(body.as_bytes(), &mut |item| seen.push(item["name"].as_str().unwrap().to_owned())).unwrap();
+        let metadata = read(body.as_bytes(), &mut |item| {
+            seen.push(item["name"].as_str().unwrap().to_owned())
+        })
+        .unwrap();
         assert_eq!(seen, names);
-        assert_eq!((metadata.resource_version.as_str(), metadata.next.as_deref()), ("7", next));
+        assert_eq!(
+            (metadata.resource_version.as_str(), metadata.next.as_deref()),
+            ("7", next)
+        );
     }
 
     #[test]
@@ -115,13 +121,24 @@ mod tests {
             &["a", "b"],
             Some("x"),
         );
-        check(r#"{"items":[{"name":"a"}],"metadata":{"resourceVersion":"7"}}"#, &["a"], None);
+        check(
+            r#"{"items":[{"name":"a"}],"metadata":{"resourceVersion":"7"}}"#,
+            &["a"],
+            None,
+        );
         check(r#"{"items":null,"metadata":{"resourceVersion":"7"}}"#, &[], None);
     }
 
     #[test]
     fn what_is_no_whole_list_is_an_error_and_not_an_empty_one() {
-        for body in ["{}", r#"{"metadata":{}}"#, r#"{"items":[]}"#, r#"{"metadata":{},"items":[{}"#, "[]", ""] {
+        for body in [
+            "{}",
+            r#"{"metadata":{}}"#,
+            r#"{"items":[]}"#,
+            r#"{"metadata":{},"items":[{}"#,
+            "[]",
+            "",
+        ] {
             assert!(read(body.as_bytes(), &mut drop).is_err(), "{body}");
         }
     }

@@ -50,7 +50,11 @@ impl Kubernetes {
                     false => refused.extend_from_slice(data),
                 }
             }
-            if status.is_success() { Ok(()) } else { Err(refusal(status, after, &refused, false)) }
+            if status.is_success() {
+                Ok(())
+            } else {
+                Err(refusal(status, after, &refused, false))
+            }
         };
         timeout(PATIENCE, read).await.map_err(|_| ApiError::Silent(PATIENCE))?
     }

@@ -18,15 +18,32 @@ pub enum PodError {
 }
 
 pub fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access, PodError> {
-    let host = variable(HOST).filter(|host| !host.is_empty()).ok_or(PodError::Missing(HOST))?;
+    let host = variable(HOST)
+        .filter(|host| !host.is_empty())
+        .ok_or(PodError::Missing(HOST))?;
     let port = variable(PORT).ok_or(PodError::Missing(PORT))?;
     let port: u16 = port.parse().map_err(|_| PodError::Port(port))?;
-    let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host };
-    let server = if port == 443 { format!("https://{host}") } else { format!("https://{host}:{port}") };
+    let host = if host.parse::<Ipv6Addr>().is_ok() {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let server = if port == 443 {
+        format!("https://{host}")
+    } else {
+        format!("https://{host}:{port}")
+    };
     let file = |name| Some(Path::new(FOLDER).join(name));
     Ok(Access {
-        cluster: Cluster { server, certificate_authority: file("ca.crt"), ..Cluster::default() },
-        user: User { token_file: file("token"), ..User::default() },
+        cluster: Cluster {
+            server,
+            certificate_authority: file("ca.crt"),
+            ..Cluster::default()
+        },
+        user: User {
+            token_file: file("token"),
+            ..User::default()
+        },
     })
 }
 
@@ -39,16 +56,30 @@ mod tests {
             let value = if name == HOST { host } else { port };
             value.map(str::to_owned)
         };
-        access(variable).map(|access| access.cluster.server).map_err(|error| error.to_string())
+        access(variable)
+            .map(|access| access.cluster.server)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_address_is_in_the_environment() {
         assert_eq!(server(Some("10.0.0.1"), Some("443")).unwrap(), "https://10.0.0.1");
         assert_eq!(server(Some("fd00::1"), Some("6443")).unwrap(), "https://[fd00::1]:6443");
-        assert_eq!(server(Some("api.example"), Some("6443")).unwrap(), "https://api.example:6443");
-        assert_eq!(server(None, Some("443")).unwrap_err(), "KUBERNETES_SERVICE_HOST is not set");
-        assert_eq!(server(Some(""), Some("443")).unwrap_err(), "KUBERNETES_SERVICE_HOST is not set");
-        assert_eq!(server(Some("10.0.0.1"), Some("tcp")).unwrap_err(), "KUBERNETES_SERVICE_PORT is no port: \"tcp\"");
+        assert_eq!(
+            server(Some("api.example"), Some("6443")).unwrap(),
+            "https://api.example:6443"
+        );
+        assert_eq!(
+            server(None, Some("443")).unwrap_err(),
+            "KUBERNETES_SERVICE_HOST is not set"
+        );
+        assert_eq!(
+            server(Some(""), Some("443")).unwrap_err(),
+            "KUBERNETES_SERVICE_HOST is not set"
+        );
+        assert_eq!(
+            server(Some("10.0.0.1"), Some("tcp")).unwrap_err(),
+            "KUBERNETES_SERVICE_PORT is no port: \"tcp\""
+        );
     }
 }

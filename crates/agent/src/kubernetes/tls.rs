@@ -38,7 +38,11 @@ pub enum TlsError {
     )]
     NoAuthority,
     #[error("read {field} from {}", path.display())]
-    File { field: &'static str, path: PathBuf, source: std::io::Error },
+    File {
+        field: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("read {field}: {problem}")]
     Content { field: &'static str, problem: &'static str },
     #[error("the kubeconfig's user has {given} and no {missing}: give both")]
@@ -64,8 +68,16 @@ pub fn client_config(cluster: &Cluster, user: &User) -> Result<ClientConfig, Tls
 
 /// The name that the server's certificate must have. None: that of its address.
 pub fn server_name(cluster: &Cluster) -> Result<Option<ServerName<'static>>, TlsError> {
-    let wrong = |_| TlsError::Content { field: "tls-server-name", problem: "it is no name of a host" };
-    cluster.tls_server_name.clone().map(ServerName::try_from).transpose().map_err(wrong)
+    let wrong = |_| TlsError::Content {
+        field: "tls-server-name",
+        problem: "it is no name of a host",
+    };
+    cluster
+        .tls_server_name
+        .clone()
+        .map(ServerName::try_from)
+        .transpose()
+        .map_err(wrong)
 }
 
 /// None: the connection does not use TLS.
@@ -108,20 +120,39 @@ fn identity(user: &User) -> Result<Option<Identity>, TlsError> {
     const CERTIFICATE: &str = "client-certificate";
     const KEY: &str = "client-key";
     let key = user.client_key_data.as_ref().map(|key| key.expose());
-    let certificate =
-        data_or_file(CERTIFICATE, user.client_certificate_data.as_deref(), user.client_certificate.as_deref())?;
+    let certificate = data_or_file(
+        CERTIFICATE,
+        user.client_certificate_data.as_deref(),
+        user.client_certificate.as_deref(),
+    )?;
     let key = data_or_file(KEY, key, user.client_key.as_deref())?;
     let (certificate, key) = match (certificate, key) {
         (Some(certificate), Some(key)) => (certificate, key),
         (None, None) => return Ok(None),
-        (Some(_), None) => return Err(TlsError::Half { given: CERTIFICATE, missing: KEY }),
-        (None, Some(_)) => return Err(TlsError::Half { given: KEY, missing: CERTIFICATE }),
+        (Some(_), None) => {
+            return Err(TlsError::Half {
+                given: CERTIFICATE,
+                missing: KEY,
+            });
+        }
+        (None, Some(_)) => {
+            return Err(TlsError::Half {
+                given: KEY,
+                missing: CERTIFICATE,
+            });
+        }
     };
     let chain = parse_authorities(&certificate);
-    let chain = chain.map_err(|problem| TlsError::Content { field: CERTIFICATE, problem })?;
+    let chain = chain.map_err(|problem| TlsError::Content {
+        field: CERTIFICATE,
+        problem,
+    })?;
     // The error of a key is not repeated, because it would quote the key.
     let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|_| TlsError::Content { field: KEY, problem: "it holds no private key as PEM" })?;
+    let key = key.map_err(|_| TlsError::Content {
+        field: KEY,
+        problem: "it holds no private key as PEM",
+    })?;
     Ok(Some((chain, key)))
 }
 
@@ -135,7 +166,11 @@ fn data_or_file(
         (Some(data), _) => decode(field, data).map(Some),
         (None, Some(path)) => match read_at_most(path, MAX_FILE_BYTES) {
             Ok(bytes) => Ok(Some(Zeroizing::new(bytes))),
-            Err(source) => Err(TlsError::File { field, path: path.to_owned(), source }),
+            Err(source) => Err(TlsError::File {
+                field,
+                path: path.to_owned(),
+                source,
+            }),
         },
         (None, None) => Ok(None),
     }
@@ -145,7 +180,10 @@ fn decode(field: &'static str, data: &str) -> Result<Zeroizing<Vec<u8>>, TlsErro
     // Long lines may have been wrapped.
     let data: Zeroizing<String> = Zeroizing::new(data.split_ascii_whitespace().collect());
     let bytes = STANDARD.decode(data.as_bytes());
-    bytes.map(Zeroizing::new).map_err(|_| TlsError::Content { field, problem: "it is no base64" })
+    bytes.map(Zeroizing::new).map_err(|_| TlsError::Content {
+        field,
+        problem: "it is no base64",
+    })
 }
 
 /// Authorities in a file that may be replaced: a cluster can change its own while pods run.
@@ -161,7 +199,9 @@ impl ServerCertVerifier for AuthorityFile {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.0.get().verify_server_cert(end_entity, intermediates, server_name, ocsp, now)
+        self.0
+            .get()
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp, now)
     }
 
     fn verify_tls12_signature(

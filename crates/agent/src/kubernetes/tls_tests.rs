@@ -52,14 +52,32 @@ fn refusal(cluster: Cluster, user: User) -> String {
 fn authorities_that_cant_be_used_are_told() {
     let of_data = |data: &str| {
         let certificate_authority_data = Some(data.to_owned());
-        refusal(Cluster { certificate_authority_data, ..Cluster::default() }, User::default())
+        refusal(
+            Cluster {
+                certificate_authority_data,
+                ..Cluster::default()
+            },
+            User::default(),
+        )
     };
     assert_eq!(of_data("-"), "read certificate-authority-data: it is no base64");
-    assert_eq!(of_data("QUJD"), "read certificate-authority-data: it holds no PEM certificate");
-    let file = Cluster { certificate_authority: Some("/nowhere/ca.crt".into()), ..Cluster::default() };
+    assert_eq!(
+        of_data("QUJD"),
+        "read certificate-authority-data: it holds no PEM certificate"
+    );
+    let file = Cluster {
+        certificate_authority: Some("/nowhere/ca.crt".into()),
+        ..Cluster::default()
+    };
     let error = refusal(file, User::default());
-    assert!(error.contains("authorities from /nowhere/ca.crt: No such file"), "{error}");
-    let name = Cluster { tls_server_name: Some("a b".to_owned()), ..Cluster::default() };
+    assert!(
+        error.contains("authorities from /nowhere/ca.crt: No such file"),
+        "{error}"
+    );
+    let name = Cluster {
+        tls_server_name: Some("a b".to_owned()),
+        ..Cluster::default()
+    };
     assert!(chain(&server_name(&name).unwrap_err()).contains("tls-server-name"));
 }
 
@@ -80,12 +98,20 @@ fn from_data(certificate: &str, key: &str) -> User {
 
 /// The simplest API server of a kubeconfig.
 fn plain() -> Cluster {
-    Cluster { server: "http://a".to_owned(), ..Cluster::default() }
+    Cluster {
+        server: "http://a".to_owned(),
+        ..Cluster::default()
+    }
 }
 
 #[test]
 fn a_client_certificate_is_shown_from_data_or_files() {
-    let shows = |user: User| client_config(&plain(), &user).unwrap().client_auth_cert_resolver.has_certs();
+    let shows = |user: User| {
+        client_config(&plain(), &user)
+            .unwrap()
+            .client_auth_cert_resolver
+            .has_certs()
+    };
     let Pair { certificate, key } = Authority::new("company").unwrap().issue(&["agent"], 1).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (client_certificate, client_key) = (folder.path().join("agent.crt"), folder.path().join("agent.key"));
@@ -99,13 +125,29 @@ fn a_client_certificate_is_shown_from_data_or_files() {
     assert!(!shows(User::default()));
     assert!(shows(files()));
     assert!(shows(from_data(&certificate, &key)));
-    assert!(shows(User { client_key: None, client_key_data: Some(Secret::from(encoded(&key))), ..files() }));
+    assert!(shows(User {
+        client_key: None,
+        client_key_data: Some(Secret::from(encoded(&key))),
+        ..files()
+    }));
 
-    let half = refusal(plain(), User { client_key: None, ..files() });
-    assert!(half.contains("client-certificate and no client-key: give both"), "{half}");
+    let half = refusal(
+        plain(),
+        User {
+            client_key: None,
+            ..files()
+        },
+    );
+    assert!(
+        half.contains("client-certificate and no client-key: give both"),
+        "{half}"
+    );
     fs::remove_file(&client_key).unwrap();
     let gone = refusal(plain(), files());
-    assert!(gone.contains("read client-key from ") && gone.contains("No such file"), "{gone}");
+    assert!(
+        gone.contains("read client-key from ") && gone.contains("No such file"),
+        "{gone}"
+    );
 }
 
 #[test]
@@ -114,11 +156,22 @@ fn a_key_that_does_not_fit_is_refused_without_showing_it() {
     let (own, others) = (issue(), issue());
     let secret = others.key.lines().nth(1).unwrap();
     let other = refusal(plain(), from_data(&own.certificate, &others.key));
-    assert!(other.starts_with("use the client certificate with its key: "), "{other}");
-    let damaged = refusal(plain(), from_data(&own.certificate, &others.key.replace("BEGIN", "BEGIN?")));
+    assert!(
+        other.starts_with("use the client certificate with its key: "),
+        "{other}"
+    );
+    let damaged = refusal(
+        plain(),
+        from_data(&own.certificate, &others.key.replace("BEGIN", "BEGIN?")),
+    );
     assert_eq!(damaged, "read client-key: it holds no private key as PEM");
-    let empty =
-        refusal(plain(), from_data(&own.certificate, "nothing that would be a key, in many more than 64 characters"));
+    let empty = refusal(
+        plain(),
+        from_data(
+            &own.certificate,
+            "nothing that would be a key, in many more than 64 characters",
+        ),
+    );
     assert_eq!(empty, "read client-key: it holds no private key as PEM");
     for shown in [other, damaged, empty] {
         assert!(!shown.contains(secret), "{shown}");

@@ -32,14 +32,22 @@ pub fn move_fields(object: &Value, api_version: &str) -> Move {
     if !ours.iter().any(|entry| is_old(entry)) {
         return Move::Done;
     }
-    let held: BTreeSet<String> = others.iter().filter(|entry| is_old(entry)).map(|entry| name_of(entry)).collect();
+    let held: BTreeSet<String> = others
+        .iter()
+        .filter(|entry| is_old(entry))
+        .map(|entry| name_of(entry))
+        .collect();
     if !held.is_empty() {
         return Move::Held(held.into_iter().collect::<Vec<_>>().join(", "));
     }
     let mut entries: Vec<Value> = others.into_iter().cloned().collect();
     let count = entries.len();
     for entry in ours {
-        let is_same = |other: &Value| ["operation", "subresource"].iter().all(|field| other[*field] == entry[*field]);
+        let is_same = |other: &Value| {
+            ["operation", "subresource"]
+                .iter()
+                .all(|field| other[*field] == entry[*field])
+        };
         match entries[count..].iter().position(is_same) {
             Some(at) => merge(&mut entries[count + at]["fieldsV1"], &entry["fieldsV1"]),
             None => {
@@ -55,7 +63,9 @@ pub fn move_fields(object: &Value, api_version: &str) -> Move {
 /// `manager (subresource) in version`.
 fn name_of(entry: &Value) -> String {
     let text = |field: &str| entry[field].as_str().unwrap_or_default();
-    let subresource = entry["subresource"].as_str().map_or_else(String::new, |name| format!(" ({name})"));
+    let subresource = entry["subresource"]
+        .as_str()
+        .map_or_else(String::new, |name| format!(" ({name})"));
     format!("{}{subresource} in {}", text("manager"), text("apiVersion"))
 }
 
@@ -75,7 +85,10 @@ mod tests {
     }
 
     fn moved(entries: &[Value]) -> Move {
-        move_fields(&json!({"metadata": {"resourceVersion": "7", "managedFields": entries}}), NEW)
+        move_fields(
+            &json!({"metadata": {"resourceVersion": "7", "managedFields": entries}}),
+            NEW,
+        )
     }
 
     #[test]
@@ -91,7 +104,10 @@ mod tests {
         };
         let mut updated = entry(FIELD_MANAGER, "Update", "v2", "length");
         updated["fieldsV1"]["f:spec"]["f:paint"] = json!({});
-        assert_eq!(patch[0]["value"], json!([theirs, entry(FIELD_MANAGER, "Apply", "v2", "length"), updated]));
+        assert_eq!(
+            patch[0]["value"],
+            json!([theirs, entry(FIELD_MANAGER, "Apply", "v2", "length"), updated])
+        );
         assert_eq!(patch[1]["value"], "7");
     }
 
@@ -102,7 +118,15 @@ mod tests {
         assert_eq!(moved(&[ours("v2"), entry("other", "Update", "v1", "crew")]), Move::Done);
         let mut status = entry("shipyard", "Update", "v1", "crew");
         status["subresource"] = json!("status");
-        let held = moved(&[ours("v1"), status, entry("a", "Apply", "v1", "crew"), entry("b", "Update", "v2", "crew")]);
-        assert_eq!(held, Move::Held("a in example.com/v1, shipyard (status) in example.com/v1".to_owned()));
+        let held = moved(&[
+            ours("v1"),
+            status,
+            entry("a", "Apply", "v1", "crew"),
+            entry("b", "Update", "v2", "crew"),
+        ]);
+        assert_eq!(
+            held,
+            Move::Held("a in example.com/v1, shipyard (status) in example.com/v1".to_owned())
+        );
     }
 }

@@ -13,7 +13,11 @@ pub struct Redactor(Option<hmac::Key>);
 impl Default for Redactor {
     fn default() -> Self {
         let mut secret = [0; 32];
-        Self(rand::fill(&mut secret).is_ok().then(|| hmac::Key::new(hmac::HMAC_SHA256, &secret)))
+        Self(
+            rand::fill(&mut secret)
+                .is_ok()
+                .then(|| hmac::Key::new(hmac::HMAC_SHA256, &secret)),
+        )
     }
 }
 

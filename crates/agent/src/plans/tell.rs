@@ -61,7 +61,15 @@ impl<'a> Teller<'a> {
         (applied, veil): (BTreeMap<ObjectKey, Vec<u8>>, Veil),
         again: Option<&'a Again>,
     ) -> Self {
-        Self { executor, redactor, objects, applied, again, veil, room: FIELDS_BYTES }
+        Self {
+            executor,
+            redactor,
+            objects,
+            applied,
+            again,
+            veil,
+            room: FIELDS_BYTES,
+        }
     }
 
     pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory, hooks: Vec<PlannedHook>) -> ServicePlan {
@@ -80,32 +88,51 @@ impl<'a> Teller<'a> {
         told.left_out.extend(self.tell_drifted(plan).await);
         let kept = plan.kept.iter().filter_map(|(key, keep)| {
             let object = inventory.entries.get(key)?.object.clone();
-            Some(LeftOut { object, sync: SyncState::Synced, reason: text(&keep.to_string()) })
+            Some(LeftOut {
+                object,
+                sync: SyncState::Synced,
+                reason: text(&keep.to_string()),
+            })
         });
         told.left_out.extend(kept);
         told.hidden = told.changes.iter().map(|change| change.hidden).sum();
 
         let limit = |length: usize| count(length.saturating_sub(MAX_PLANNED_OBJECTS));
-        let listed = [told.changes.len(), told.deletes.len(), told.hooks.len(), told.left_out.len()];
+        let listed = [
+            told.changes.len(),
+            told.deletes.len(),
+            told.hooks.len(),
+            told.left_out.len(),
+        ];
         told.unlisted = listed.into_iter().map(limit).sum();
         told.changes.truncate(MAX_PLANNED_OBJECTS);
         told.deletes.truncate(MAX_PLANNED_OBJECTS);
         told.hooks.truncate(MAX_PLANNED_OBJECTS);
-        told.hooks.iter_mut().for_each(|hook| hook.message = text(&hook.message));
+        told.hooks
+            .iter_mut()
+            .for_each(|hook| hook.message = text(&hook.message));
         told.left_out.truncate(MAX_PLANNED_OBJECTS);
         told
     }
 
     async fn tell_changes(&mut self, plan: &Plan) -> Vec<PlannedChange> {
-        let changes = plan.waves.iter().flat_map(|wave| wave.changes.iter().map(move |change| (wave.number, change)));
-        let changes: Vec<_> =
-            changes.filter_map(|(wave, change)| Some((wave, change, *self.objects.get(&change.object)?))).collect();
-        let redefined: BTreeSet<Kind> = changes.iter().filter_map(|(_, _, object)| defined_kind(object)).collect();
+        let changes = plan
+            .waves
+            .iter()
+            .flat_map(|wave| wave.changes.iter().map(move |change| (wave.number, change)));
+        let changes: Vec<_> = changes
+            .filter_map(|(wave, change)| Some((wave, change, *self.objects.get(&change.object)?)))
+            .collect();
+        let redefined: BTreeSet<Kind> = changes
+            .iter()
+            .filter_map(|(_, _, object)| defined_kind(object))
+            .collect();
         let is_redefined = |object: &ObjectRef| redefined.contains(&(object.group.clone(), object.kind.clone()));
         let executor = self.executor;
         let asked = changes.iter().take(MAX_REHEARSED);
-        let asked: Vec<_> =
-            asked.map(|(_, change, object)| executor.rehearse(change, object, is_redefined(&object.object))).collect();
+        let asked: Vec<_> = asked
+            .map(|(_, change, object)| executor.rehearse(change, object, is_redefined(&object.object)))
+            .collect();
         let mut asked = stream::iter(asked).buffered(PARALLEL);
         let mut told = Vec::with_capacity(changes.len());
         for (wave, change, object) in &changes {
@@ -114,7 +141,11 @@ impl<'a> Teller<'a> {
                 None => Rehearsed::Untried(format!("more than {MAX_REHEARSED} objects change")),
             };
             let made_up = self.again.is_some_and(|again| again.names_otherwise(&change.object));
-            let mut planned = PlannedChange { wave: *wave, made_up, ..of_change(change, &object.object) };
+            let mut planned = PlannedChange {
+                wave: *wave,
+                made_up,
+                ..of_change(change, &object.object)
+            };
             self.describe(&mut planned, change, object, rehearsed);
             told.push(planned);
         }
@@ -133,7 +164,11 @@ impl<'a> Teller<'a> {
             Rehearsed::Untried(why) => (Effect::Untried, why),
             Rehearsed::Recreated { why } => (Effect::Recreate, why),
             Rehearsed::Done { live: None, .. } => (Effect::Create, String::new()),
-            Rehearsed::Done { live: Some(live), planned: after, note } => {
+            Rehearsed::Done {
+                live: Some(live),
+                planned: after,
+                note,
+            } => {
                 let effect = self.compare(planned, change, object, (&live, &after));
                 (effect, note.unwrap_or_default())
             }
@@ -142,7 +177,11 @@ impl<'a> Teller<'a> {
         let migrated =
             "fields that a client-side tool applied become the service's, and go where the source lacks them";
         let migrated = change.migrate.then_some(migrated);
-        let parts: Vec<&str> = migrated.into_iter().chain(Some(&*message)).filter(|part| !part.is_empty()).collect();
+        let parts: Vec<&str> = migrated
+            .into_iter()
+            .chain(Some(&*message))
+            .filter(|part| !part.is_empty())
+            .collect();
         planned.message = text(&self.veil.conceal(&parts.join("; ")));
     }
 
@@ -163,10 +202,21 @@ impl<'a> Teller<'a> {
             (read(&object.body), self.applied.get(key).map(|body| read(body)));
         let hash = |path: &str, value: &Value| self.redactor.hash(key, path, value);
         let redact: Option<farwater_fleet::plan::fields::Redact<'_>> = if is_secret(key) { Some(&hash) } else { None };
-        let veiled = (!self.veil.is_empty()).then_some(Veiled { veil: &self.veil, redact: &hash });
+        let veiled = (!self.veil.is_empty()).then_some(Veiled {
+            veil: &self.veil,
+            redact: &hash,
+        });
         let again = self.again.and_then(|again| again.body(key)).map(read);
         let (applied, again) = (applied.as_ref(), again.as_ref());
-        let sides = Sides { live, planned: after, source: &source, applied, again, redact, veiled };
+        let sides = Sides {
+            live,
+            planned: after,
+            source: &source,
+            applied,
+            again,
+            redact,
+            veiled,
+        };
         let compared = compare(sides, &mut self.room);
         (planned.more_fields, planned.hidden) = (compared.more, compared.hidden);
         planned.fields = compared.fields;
@@ -186,8 +236,15 @@ impl<'a> Teller<'a> {
                 },
                 false => "others changed it".to_owned(),
             };
-            let reason = text(&format!("{what}; it stays so: its drift mode is {:?}", object.options.drift));
-            told.push(LeftOut { object: object.object.clone(), sync: SyncState::Drifted, reason });
+            let reason = text(&format!(
+                "{what}; it stays so: its drift mode is {:?}",
+                object.options.drift
+            ));
+            told.push(LeftOut {
+                object: object.object.clone(),
+                sync: SyncState::Drifted,
+                reason,
+            });
         }
         told
     }
@@ -203,7 +260,10 @@ fn defined_kind(object: &ResolvedObject) -> Option<Kind> {
     }
     let definition: Value = serde_json::from_slice(&object.body).ok()?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    Some((text(&definition["spec"]["group"])?, text(&definition["spec"]["names"]["kind"])?))
+    Some((
+        text(&definition["spec"]["group"])?,
+        text(&definition["spec"]["names"]["kind"])?,
+    ))
 }
 
 fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
@@ -231,9 +291,18 @@ fn tell_deletes(plan: &Plan) -> Vec<PlannedDelete> {
     let waits = matches!(plan.prune.verdict, Verdict::Hold(_));
     let doomed = plan.doomed.iter().map(|candidate| (candidate, false));
     // Objects that wait for other services are listed elsewhere, with the reason.
-    let pruned = plan.prune.candidates.iter().filter(|it| !it.waits).map(|candidate| (candidate, waits));
+    let pruned = plan
+        .prune
+        .candidates
+        .iter()
+        .filter(|it| !it.waits)
+        .map(|candidate| (candidate, waits));
     let told = doomed.chain(pruned);
-    let told = told.map(|(one, held)| PlannedDelete { object: one.object.clone(), wave: one.wave, held });
+    let told = told.map(|(one, held)| PlannedDelete {
+        object: one.object.clone(),
+        wave: one.wave,
+        held,
+    });
     let mut told: Vec<PlannedDelete> = told.collect();
     told.sort_by(|a, b| b.wave.cmp(&a.wave).then_with(|| a.object.cmp(&b.object)));
     told

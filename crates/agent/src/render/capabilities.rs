@@ -29,7 +29,11 @@ pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Fou
         unknown.extend(take(&kubernetes.discover(path).await?, known, &mut api_versions));
     }
     let kube_version = version["gitVersion"].as_str().unwrap_or_default().to_owned();
-    let capabilities = Capabilities { kube_version, api_versions: api_versions.into_iter().collect(), complete: true };
+    let capabilities = Capabilities {
+        kube_version,
+        api_versions: api_versions.into_iter().collect(),
+        complete: true,
+    };
     Ok(Found { capabilities, unknown })
 }
 
@@ -40,8 +44,14 @@ fn take(list: &Value, known: &mut KnownKinds, found: &mut BTreeSet<String>) -> V
     for group in list["items"].as_array().into_iter().flatten() {
         let name = group["metadata"]["name"].as_str().unwrap_or_default();
         for version in group["versions"].as_array().into_iter().flatten() {
-            let Some(version_name) = version["version"].as_str() else { continue };
-            let full = if name.is_empty() { version_name.to_owned() } else { format!("{name}/{version_name}") };
+            let Some(version_name) = version["version"].as_str() else {
+                continue;
+            };
+            let full = if name.is_empty() {
+                version_name.to_owned()
+            } else {
+                format!("{name}/{version_name}")
+            };
             let resources = version["resources"].as_array().into_iter().flatten();
             let kinds = resources.filter_map(|resource| resource["responseKind"]["kind"].as_str().map(str::to_owned));
             let mut kinds: BTreeSet<String> = kinds.collect();
@@ -77,13 +87,21 @@ mod tests {
         ]}]});
         let (mut known, mut found) = (KnownKinds::new(), BTreeSet::new());
         assert!(take(&core, &mut known, &mut found).is_empty());
-        assert_eq!(take(&groups, &mut known, &mut found), ["apps/v1beta1"], "it never answered");
+        assert_eq!(
+            take(&groups, &mut known, &mut found),
+            ["apps/v1beta1"],
+            "it never answered"
+        );
         let expected = ["apps/v1", "apps/v1/Deployment", "apps/v1beta1", "v1", "v1/Pod"];
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
         let away =
             json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1", "freshness": "Stale"}]}]});
         let mut found = BTreeSet::new();
         assert!(take(&away, &mut known, &mut found).is_empty());
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["apps/v1", "apps/v1/Deployment"], "as before it was away");
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            ["apps/v1", "apps/v1/Deployment"],
+            "as before it was away"
+        );
     }
 }

@@ -64,7 +64,10 @@ struct Kept {
 /// A digest of a render's inputs, without those from the cluster. None: its charts generate nothing, or look up in the
 /// cluster what they generated before.
 pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<String, Value>) -> Option<Digest> {
-    let looks_up = deployment.renderers.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup));
+    let looks_up = deployment
+        .renderers
+        .iter()
+        .any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup));
     let mut files = archive.files();
     let is_made_up = !looks_up
         && files.any(|(path, text)| match path.as_str() {
@@ -85,13 +88,18 @@ pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<Strin
 }
 
 fn makes_up(text: &[u8]) -> bool {
-    MADE_UP.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes()))
+    MADE_UP
+        .iter()
+        .any(|name| text.windows(name.len()).any(|part| part == name.as_bytes()))
 }
 
 impl KeptRenders {
     /// The stored render of exactly this version. None: it is not stored.
     pub async fn find(&self, kubernetes: &Kubernetes, uid: &str, key: Digest) -> Result<Option<Render>, ApiError> {
-        let known = lock(&self.0).get(uid).filter(|(known, _)| *known == key).map(|(_, bytes)| Arc::clone(bytes));
+        let known = lock(&self.0)
+            .get(uid)
+            .filter(|(known, _)| *known == key)
+            .map(|(_, bytes)| Arc::clone(bytes));
         let bytes = match known {
             Some(bytes) => bytes,
             None => match secrets::load(kubernetes, &name(uid)).await? {
@@ -101,22 +109,39 @@ impl KeptRenders {
         };
         let text = zstd::bulk::decompress(&bytes, MAX_UNPACKED).ok();
         let Some(kept) = text.and_then(|text| serde_json::from_slice::<Kept>(&text).ok()) else {
-            tracing::warn!(uid, secret = name(uid), "the kept render is damaged: the chart generates its values again");
+            tracing::warn!(
+                uid,
+                secret = name(uid),
+                "the kept render is damaged: the chart generates its values again"
+            );
             return Ok(None);
         };
         if kept.key != key {
             return Ok(None);
         }
         lock(&self.0).insert(uid.to_owned(), (key, bytes));
-        let objects = kept.objects.into_iter().map(|(origin, manifest)| RenderedObject { manifest, origin });
-        Ok(Some(Render { objects: objects.collect(), errors: Vec::new() }))
+        let objects = kept
+            .objects
+            .into_iter()
+            .map(|(origin, manifest)| RenderedObject { manifest, origin });
+        Ok(Some(Render {
+            objects: objects.collect(),
+            errors: Vec::new(),
+        }))
     }
 
     /// Stores a render before any of it is applied.
     pub async fn keep(&self, kubernetes: &Kubernetes, uid: &str, key: Digest, render: &Render) -> Result<(), ApiError> {
-        let objects = render.objects.iter().map(|object| (object.origin.clone(), object.manifest.clone()));
+        let objects = render
+            .objects
+            .iter()
+            .map(|object| (object.origin.clone(), object.manifest.clone()));
         let unusable = |error: &dyn std::fmt::Display| ApiError::Unusable(format!("keep the render: {error}"));
-        let text = serde_json::to_vec(&Kept { key, objects: objects.collect() }).map_err(|error| unusable(&error))?;
+        let text = serde_json::to_vec(&Kept {
+            key,
+            objects: objects.collect(),
+        })
+        .map_err(|error| unusable(&error))?;
         let bytes = compress(&text).map_err(|error| unusable(&error))?;
         if bytes.len() > MAX_BYTES || text.len() > MAX_UNPACKED {
             let limit = MAX_BYTES;
@@ -128,7 +153,11 @@ impl KeptRenders {
             );
             return Ok(());
         }
-        let held = if lock(&self.0).contains_key(uid) { Held::Already } else { Held::NotYet };
+        let held = if lock(&self.0).contains_key(uid) {
+            Held::Already
+        } else {
+            Held::NotYet
+        };
         secrets::save(kubernetes, PURPOSE, &name(uid), &bytes, held).await?;
         lock(&self.0).insert(uid.to_owned(), (key, Arc::new(bytes)));
         Ok(())

@@ -32,9 +32,15 @@ impl Asker for ClusterAsker<'_> {
 
 impl ClusterAsker<'_> {
     async fn find(&self, question: &Question) -> Result<Option<Value>, ApiError> {
-        let (group, version) = question.api_version.split_once('/').unwrap_or(("", &question.api_version));
-        let kind =
-            GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: question.kind.clone() };
+        let (group, version) = question
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", &question.api_version));
+        let kind = GroupVersionKind {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: question.kind.clone(),
+        };
         let resource = match self.kinds.find(self.kubernetes, &kind).await? {
             Served::As(resource) if resource.version == version => resource,
             // Helm treats that as an error too.
@@ -50,9 +56,15 @@ impl ClusterAsker<'_> {
             let mut items = Vec::new();
             let mut too_many = false;
             let collection = resource.collection(&question.namespace);
-            let listed = self.kubernetes.list(Some(self.account), &collection, "", false, |item| {
-                if items.len() < MAX_LISTED { items.push(item) } else { too_many = true }
-            });
+            let listed = self
+                .kubernetes
+                .list(Some(self.account), &collection, "", false, |item| {
+                    if items.len() < MAX_LISTED {
+                        items.push(item)
+                    } else {
+                        too_many = true
+                    }
+                });
             match listed.await {
                 Ok(_) if too_many => return Err(too_large(&question.kind)),
                 Ok(_) => {}
@@ -74,5 +86,7 @@ impl ClusterAsker<'_> {
 }
 
 fn too_large(kind: &str) -> ApiError {
-    ApiError::Unusable(format!("there are over {MAX_LISTED} objects of kind {kind}; look up a namespace or a name"))
+    ApiError::Unusable(format!(
+        "there are over {MAX_LISTED} objects of kind {kind}; look up a namespace or a name"
+    ))
 }

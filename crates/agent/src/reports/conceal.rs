@@ -17,7 +17,11 @@ pub fn conceal(mut hooks: Vec<HookReport>, veil: &Veil) -> Vec<HookReport> {
         hook.message = shorten(&veil.conceal(&hook.message));
         // Concealing may have made them longer.
         hook.log = hook.log.take().map(|log| end(veil.conceal(&log), MAX_LOG_BYTES));
-        hook.junit = hook.junit.take().map(|junit| veil.conceal(&junit)).filter(|junit| junit.len() <= MAX_JUNIT_BYTES);
+        hook.junit = hook
+            .junit
+            .take()
+            .map(|junit| veil.conceal(&junit))
+            .filter(|junit| junit.len() <= MAX_JUNIT_BYTES);
     }
     hooks
 }
@@ -60,14 +64,23 @@ mod tests {
             log: Some("hunter2-of-db ä ".repeat(600) + &said),
             junit: Some(said),
         };
-        assert_eq!(conceal(vec![hook.clone()], &Veil::default()), std::slice::from_ref(&hook));
+        assert_eq!(
+            conceal(vec![hook.clone()], &Veil::default()),
+            std::slice::from_ref(&hook)
+        );
         let mut veil = Veil::default();
         veil.add("hunter2-of-db");
         let concealed = conceal(vec![hook], &veil).remove(0);
-        assert!(!serde_json::to_string(&concealed).unwrap().contains("hunter2"), "{concealed:?}");
+        assert!(
+            !serde_json::to_string(&concealed).unwrap().contains("hunter2"),
+            "{concealed:?}"
+        );
         assert_eq!(concealed.message, "login as (secret) failed");
         let log = concealed.log.unwrap();
-        assert!(log.len() <= MAX_LOG_BYTES && log.ends_with("login as (secret) failed"), "{log}");
+        assert!(
+            log.len() <= MAX_LOG_BYTES && log.ends_with("login as (secret) failed"),
+            "{log}"
+        );
     }
 
     #[test]

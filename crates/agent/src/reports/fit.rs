@@ -37,7 +37,10 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
             break;
         }
         longest = limit;
-        report.objects.iter_mut().for_each(|object| object.message = shorten(&object.message, limit));
+        report
+            .objects
+            .iter_mut()
+            .for_each(|object| object.message = shorten(&object.message, limit));
     }
     // Names alone may be too long, with up to 700 bytes each.
     while json_bytes(&report) > MAX_SERVICE_BYTES && !report.objects.is_empty() {
@@ -54,7 +57,10 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
 
 /// The report without objects, for a hub that refuses them.
 pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
-    let note = format!("the hub refused the report of its {} objects; the agent's log says why", report.objects.len());
+    let note = format!(
+        "the hub refused the report of its {} objects; the agent's log says why",
+        report.objects.len()
+    );
     report.objects.clear();
     drop_outputs(&mut report);
     add_note(&mut report, &note);
@@ -62,7 +68,10 @@ pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
 }
 
 fn drop_outputs(report: &mut ServiceReport) -> &'static str {
-    report.hooks.iter_mut().for_each(|hook| (hook.log, hook.junit) = (None, None));
+    report
+        .hooks
+        .iter_mut()
+        .for_each(|hook| (hook.log, hook.junit) = (None, None));
     "this report is cut: logs and JUnit files are left out"
 }
 
@@ -122,7 +131,11 @@ mod tests {
                 name: format!("{name}-{n:05}"),
             },
             sync: SyncState::Synced,
-            health: if n + 1 == count { Health::Failed } else { Health::Current },
+            health: if n + 1 == count {
+                Health::Failed
+            } else {
+                Health::Current
+            },
             message: message.to_owned(),
             waits_for: None,
         };
@@ -145,7 +158,11 @@ mod tests {
         assert!(json_bytes(&fitted) <= MAX_SERVICE_BYTES && fitted.message.len() <= MAX_MESSAGE);
         if count > expected.0 {
             assert_eq!(fitted.objects[0].health, Health::Failed);
-            assert!(fitted.message.contains(&format!("{} of {count} objects", expected.0)), "{}", fitted.message);
+            assert!(
+                fitted.message.contains(&format!("{} of {count} objects", expected.0)),
+                "{}",
+                fitted.message
+            );
         }
     }
 

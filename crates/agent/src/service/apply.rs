@@ -115,7 +115,9 @@ impl ServiceTask {
         self.watch(deployment);
         let retry = self.conclude(digest, &resolved, &errors, note);
         let is_settled = self.settle_documents(deployment).await;
-        Ended::Settled { retry: retry || !is_settled }
+        Ended::Settled {
+            retry: retry || !is_settled,
+        }
     }
 
     /// Returns the rest of a begun prune to the guards if the deployment has changed, e.g. by another version, a hold
@@ -146,18 +148,30 @@ impl ServiceTask {
     }
 
     async fn look_up(&mut self, deployment: &Deployment, resolved: &Resolved) {
-        let basis = Basis { agent: &self.agent, service: &self.stored.service };
+        let basis = Basis {
+            agent: &self.agent,
+            service: &self.stored.service,
+        };
         let account = &deployment.ceiling.service_account;
-        basis.look_up(account, &self.stored.inventory, resolved, &mut self.live).await;
+        basis
+            .look_up(account, &self.stored.inventory, resolved, &mut self.live)
+            .await;
     }
 
     pub(super) fn basis(&self) -> Basis<'_> {
-        Basis { agent: &self.agent, service: &self.stored.service }
+        Basis {
+            agent: &self.agent,
+            service: &self.stored.service,
+        }
     }
 
     async fn make_plan(&self, deployment: &Deployment, resolved: &Resolved) -> Plan {
         let cooling = self.fights.cooling(Instant::now());
-        let known = Known { inventory: &self.stored.inventory, live: &self.live, cooling: &cooling };
+        let known = Known {
+            inventory: &self.stored.inventory,
+            live: &self.live,
+            cooling: &cooling,
+        };
         self.basis().make_plan(deployment, resolved, known).await
     }
 
@@ -171,10 +185,16 @@ impl ServiceTask {
         }
 
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
-        let basis = Basis { agent: &agent, service: &service };
+        let basis = Basis {
+            agent: &agent,
+            service: &service,
+        };
         let account = &deployment.ceiling.service_account;
         let rules = Arc::clone(&self.judges.rules);
-        let executor = Executor { rules, ..basis.executor(account, self.supersession()) };
+        let executor = Executor {
+            rules,
+            ..basis.executor(account, self.supersession())
+        };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
@@ -196,24 +216,34 @@ impl ServiceTask {
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
-        let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        let lost = executor
+            .apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results)
+            .await;
         self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
 
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
             if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
-                self.barrier = self.reach_wave(&executor, deployment, (resolved, plan), wave.number).await?;
+                self.barrier = self
+                    .reach_wave(&executor, deployment, (resolved, plan), wave.number)
+                    .await?;
             }
             let waits = |change: &&Change| self.barrier.is_some() && !change.cause.is_repair();
-            let left = wave.changes.iter().filter(|change| !results.contains_key(&change.object));
+            let left = wave
+                .changes
+                .iter()
+                .filter(|change| !results.contains_key(&change.object));
             let (held, open): (Vec<&Change>, Vec<&Change>) = left.partition(waits);
             if let Some(barrier) = &mut self.barrier {
-                barrier
-                    .held
-                    .extend(held.into_iter().filter_map(|change| Some(objects.get(&change.object)?.object.clone())));
+                barrier.held.extend(
+                    held.into_iter()
+                        .filter_map(|change| Some(objects.get(&change.object)?.object.clone())),
+                );
             }
-            let lost = executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            let lost = executor
+                .apply_stage(wave.stage, &open, &objects, blocked, &mut results)
+                .await;
             self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
@@ -232,11 +262,22 @@ impl ServiceTask {
             return Ok(false);
         }
 
-        let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
+        let held = hold_reasons(
+            &self.stored.inventory,
+            Some(&origin(deployment)),
+            deployment.hold_prune.as_deref(),
+        );
         // A replacement must be in place before the replaced object is deleted.
-        let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
+        let leaving = if self.barrier.is_none() {
+            plan.prune.candidates.clone()
+        } else {
+            Vec::new()
+        };
         let generated = resolved.generated();
-        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
+        let prune = prune::decide(
+            leaving,
+            &self.guards(deployment, resolved, plan, &results, (&held, &generated)),
+        );
         if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
             return Ok(false);
         }
@@ -260,18 +301,25 @@ impl ServiceTask {
     ) -> Result<(), Stopped> {
         let objects: BTreeMap<ObjectKey, &ObjectRef> = resolved.objects.iter().map(|o| (o.key(), &o.object)).collect();
         for change in plan.waves.iter().flat_map(|w| &w.changes) {
-            let Some(object) = objects.get(&change.object) else { continue };
-            let entry = self.stored.inventory.entries.entry(change.object.clone()).or_insert_with(|| InventoryEntry {
-                object: (*object).clone(),
-                uid: None,
-                hash: None,
-                fields: None,
-                adopted: change.cause.is_adoption(),
-                doomed: false,
-                done: false,
-                incomplete: false,
-                overruled: Vec::new(),
-            });
+            let Some(object) = objects.get(&change.object) else {
+                continue;
+            };
+            let entry = self
+                .stored
+                .inventory
+                .entries
+                .entry(change.object.clone())
+                .or_insert_with(|| InventoryEntry {
+                    object: (*object).clone(),
+                    uid: None,
+                    hash: None,
+                    fields: None,
+                    adopted: change.cause.is_adoption(),
+                    doomed: false,
+                    done: false,
+                    incomplete: false,
+                    overruled: Vec::new(),
+                });
             // The source may state its kind in another version now.
             entry.object = (*object).clone();
         }
@@ -285,8 +333,16 @@ impl ServiceTask {
         }
 
         let kept = remembered(deployment);
-        let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
-        let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
+        let unpruned = |d: &Deployment| Deployment {
+            prune: false,
+            hold_prune: None,
+            ..d.clone()
+        };
+        let held = self
+            .stored
+            .deployment
+            .as_ref()
+            .is_some_and(|stored| unpruned(stored) == kept);
         if !held {
             self.stored.deployment = Some(kept);
         }
@@ -295,7 +351,10 @@ impl ServiceTask {
 
     pub(super) async fn save_inventory(&mut self) -> Result<(), Stopped> {
         let agent = self.agent.clone();
-        self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
+        self.stored
+            .save(&agent.kubernetes)
+            .await
+            .map_err(|e| Stopped(chain(&e)))
     }
 
     /// Deletes sealed documents of earlier deployments, after the report because nothing waits for it. Returns whether
@@ -303,7 +362,12 @@ impl ServiceTask {
     async fn settle_documents(&self, deployment: &Deployment) -> bool {
         // A service that has nothing applied may remember another deployment.
         let deployments = [self.stored.deployment.as_ref(), Some(deployment)];
-        match self.agent.sealed.settle(self.uid(), deployments, &self.agent.kubernetes).await {
+        match self
+            .agent
+            .sealed
+            .settle(self.uid(), deployments, &self.agent.kubernetes)
+            .await
+        {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(service = %self.name(), error = chain(&error), "can't release objects that no service states");
@@ -361,7 +425,12 @@ impl ServiceTask {
             }
             let going = prune.going();
             for candidate in &going {
-                if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
+                if let Some(entry) = self
+                    .stored
+                    .inventory
+                    .entries
+                    .get_mut(&ObjectKey::from(&candidate.object))
+                {
                     entry.doomed = true;
                 }
             }
@@ -388,7 +457,11 @@ impl ServiceTask {
                 }
                 Some(Deleted::Refused(error)) => {
                     self.live.remove(&key);
-                    let sync = if error.is_passing() { SyncState::Waiting } else { SyncState::Refused };
+                    let sync = if error.is_passing() {
+                        SyncState::Waiting
+                    } else {
+                        SyncState::Refused
+                    };
                     self.set_status(&candidate.object, sync, Health::Unknown, format!("not pruned: {error}"));
                 }
                 Some(Deleted::Kept(keep)) => {
@@ -432,7 +505,12 @@ impl ServiceTask {
             return;
         }
         for candidate in deletes {
-            if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
+            if let Some(entry) = self
+                .stored
+                .inventory
+                .entries
+                .get_mut(&ObjectKey::from(&candidate.object))
+            {
                 entry.doomed = false;
             }
         }
@@ -463,11 +541,19 @@ impl ServiceTask {
 
         let mut parts = Vec::new();
         if let Some(first) = errors.first() {
-            let more = if errors.len() > 1 { format!(" (and {} more)", errors.len() - 1) } else { String::new() };
+            let more = if errors.len() > 1 {
+                format!(" (and {} more)", errors.len() - 1)
+            } else {
+                String::new()
+            };
             parts.push(format!("the source can't be read completely: {first}{more}"));
         }
         if let Some(first) = unapplied.first() {
-            parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
+            parts.push(format!(
+                "{} of {} objects not applied: {first}",
+                unapplied.len(),
+                resolved.stated()
+            ));
         }
 
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
@@ -501,9 +587,15 @@ impl ServiceTask {
         }
         let wants = wants
             .into_iter()
-            .map(|(resource, namespaces)| Want { account: account.clone(), resource, namespaces })
+            .map(|(resource, namespaces)| Want {
+                account: account.clone(),
+                resource,
+                namespaces,
+            })
             .collect();
-        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
+        self.agent
+            .watches
+            .set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
     }
 }
 
@@ -521,7 +613,14 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
 /// Objects whose drift is neither corrected nor reported.
 fn unobserved(resolved: &Resolved, plan: &Plan) -> BTreeSet<ObjectKey> {
     let is_others = |options: &ObjectOptions| options.drift == DriftMode::Ignore || options.create_only;
-    let others = resolved.objects.iter().filter(|object| is_others(&object.options)).map(|object| object.key());
-    let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+    let others = resolved
+        .objects
+        .iter()
+        .filter(|object| is_others(&object.options))
+        .map(|object| object.key());
+    let left = plan
+        .skipped
+        .iter()
+        .filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
     others.chain(left.map(|skip| ObjectKey::from(&skip.object))).collect()
 }

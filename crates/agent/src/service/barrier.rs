@@ -40,13 +40,26 @@ enum Behind {
 
 impl Barrier {
     pub fn of_hook(object: &ObjectRef, is_stuck: bool, message: String) -> Self {
-        let holder = Holder { object: object.clone(), wave: 0, is_stuck, message };
-        Self { behind: Behind::Hook, holder, before: Vec::new(), held: Vec::new() }
+        let holder = Holder {
+            object: object.clone(),
+            wave: 0,
+            is_stuck,
+            message,
+        };
+        Self {
+            behind: Behind::Hook,
+            holder,
+            before: Vec::new(),
+            held: Vec::new(),
+        }
     }
 
     /// The same barrier, before a phase.
     pub fn before_phase(self, phase: HookPhase) -> Self {
-        Self { behind: Behind::Closing(phase), ..self }
+        Self {
+            behind: Behind::Closing(phase),
+            ..self
+        }
     }
 
     pub fn is_of_hook(&self) -> bool {
@@ -58,9 +71,14 @@ impl Barrier {
     }
 
     pub fn explain(&self) -> String {
-        let Self { behind, holder, held, .. } = self;
-        let objects =
-            if held.len() == 1 { "1 object waits".to_owned() } else { format!("{} objects wait", held.len()) };
+        let Self {
+            behind, holder, held, ..
+        } = self;
+        let objects = if held.len() == 1 {
+            "1 object waits".to_owned()
+        } else {
+            format!("{} objects wait", held.len())
+        };
         match behind {
             Behind::Wave(wave) => format!("wave {wave} has not begun, {objects}: {}", holder.message),
             Behind::Closing(phase) => format!("{phase} hooks have not begun: {}", holder.message),
@@ -79,7 +97,11 @@ impl Barrier {
 
     /// Outcome of an attempt that stopped here.
     pub fn outcome(&self) -> Outcome {
-        if self.holder.is_stuck { Outcome::Failed } else { Outcome::Applying }
+        if self.holder.is_stuck {
+            Outcome::Failed
+        } else {
+            Outcome::Applying
+        }
     }
 }
 
@@ -89,8 +111,12 @@ impl ServiceTask {
         let stated = resolved.objects.iter().filter(|object| object.wave < wave);
         let mut before: Vec<(i32, ObjectRef)> = stated.map(|object| (object.wave, object.object.clone())).collect();
         // An object that others fight over was applied.
-        let fought: BTreeSet<&ObjectRef> =
-            plan.skipped.iter().filter(|skip| !skip.reason.is_unapplied()).map(|skip| &skip.object).collect();
+        let fought: BTreeSet<&ObjectRef> = plan
+            .skipped
+            .iter()
+            .filter(|skip| !skip.reason.is_unapplied())
+            .map(|skip| &skip.object)
+            .collect();
         before.retain(|(_, object)| !fought.contains(object));
         // Objects that were skipped before planning are not among the objects.
         let skipped = resolved.skipped.iter().filter(|skip| skip.wave < wave);
@@ -100,13 +126,22 @@ impl ServiceTask {
         }
         self.read_first_health().await;
         let holder = self.find_holder(&before)?;
-        Some(Barrier { behind: Behind::Wave(wave), holder, before, held: Vec::new() })
+        Some(Barrier {
+            behind: Behind::Wave(wave),
+            holder,
+            before,
+            held: Vec::new(),
+        })
     }
 
     fn find_holder(&self, before: &[(i32, ObjectRef)]) -> Option<Holder> {
         holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
             let status = self.statuses.get(key)?;
-            Some(State { sync: status.sync, health: status.health, message: self.explain_health(key, status) })
+            Some(State {
+                sync: status.sync,
+                health: status.health,
+                message: self.explain_health(key, status),
+            })
         })
     }
 
@@ -122,8 +157,12 @@ impl ServiceTask {
     /// Called when objects' health has changed: whether the waiting waves may begin. They may now wait for another
     /// object.
     pub(super) fn pass_barrier(&mut self) -> bool {
-        let Some(barrier) = self.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else { return false };
-        let Some(holder) = self.find_holder(&barrier.before) else { return true };
+        let Some(barrier) = self.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else {
+            return false;
+        };
+        let Some(holder) = self.find_holder(&barrier.before) else {
+            return true;
+        };
         let changed = holder != barrier.holder;
         let has_failed = holder.is_stuck && !barrier.holder.is_stuck;
         let barrier = self.barrier.insert(Barrier { holder, ..barrier });
@@ -142,7 +181,9 @@ impl ServiceTask {
 
     /// Reads what is waited for again where no watch covers it, at growing intervals.
     fn ask_unwatched(&mut self) {
-        let (Some(barrier), Some(account)) = (&self.barrier, self.account()) else { return };
+        let (Some(barrier), Some(account)) = (&self.barrier, self.account()) else {
+            return;
+        };
         let is_open = |object: &ObjectRef| {
             let status = self.statuses.get(&ObjectKey::from(object));
             status.is_some_and(|status| status.sync == SyncState::Synced && status.health != Health::Current)

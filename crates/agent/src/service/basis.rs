@@ -65,7 +65,12 @@ pub(crate) struct Before<'a> {
 
 /// The remembered form of a deployment, without requests that end with their attempt.
 pub(super) fn remembered(deployment: &Deployment) -> Deployment {
-    Deployment { approved_prune: None, undo: None, retry_hook: None, ..deployment.clone() }
+    Deployment {
+        approved_prune: None,
+        undo: None,
+        retry_hook: None,
+        ..deployment.clone()
+    }
 }
 
 /// Returns begun deletions to the guards if `deployment` is not the one that began them, i.e. not `last`. Returns
@@ -87,14 +92,22 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub fn before(&self) -> Before<'_> {
-        Before { deployment: self.deployment.as_ref(), inventory: &self.inventory, hooks: self.hooks.as_ref() }
+        Before {
+            deployment: self.deployment.as_ref(),
+            inventory: &self.inventory,
+            hooks: self.hooks.as_ref(),
+        }
     }
 }
 
 impl ServiceTask {
     pub(super) fn before(&self) -> Before<'_> {
         let stored = &self.stored;
-        Before { deployment: stored.deployment.as_ref(), inventory: &stored.inventory, hooks: stored.hooks.as_ref() }
+        Before {
+            deployment: stored.deployment.as_ref(),
+            inventory: &stored.inventory,
+            hooks: stored.hooks.as_ref(),
+        }
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -132,15 +145,29 @@ impl Basis<'_> {
         let agent = self.agent;
         let identity = agent.identity();
         let caller = agent.caller(&identity);
-        let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
+        let archive = agent
+            .bundles
+            .open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes)
+            .await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
 
         let last = before.deployment;
-        let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes, last };
-        let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
+        let access = Access {
+            shelf,
+            hub: &agent.hub,
+            caller: &caller,
+            kubernetes: &agent.kubernetes,
+            last,
+        };
+        let parameters = agent
+            .sealed
+            .open_parameters(&self.service.uid, deployment, access)
+            .await;
         let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
-        let reads_cluster = parameters.as_ref().is_some_and(|parameters| !parameters.from_cluster.is_empty());
+        let reads_cluster = parameters
+            .as_ref()
+            .is_some_and(|parameters| !parameters.from_cluster.is_empty());
         if let Some(parameters) = &mut parameters {
             let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
             filled.map_err(|e| Stopped(chain(&e)))?;
@@ -159,19 +186,31 @@ impl Basis<'_> {
         let key = key_of(&opened.archive, deployment, handed.values());
         let explain = |error: ApiError| Stopped(format!("keep the generated values of its charts: {}", chain(&error)));
         let kept = match key {
-            Some(key) => agent.kept_renders.find(&agent.kubernetes, &self.service.uid, key).await.map_err(explain)?,
+            Some(key) => agent
+                .kept_renders
+                .find(&agent.kubernetes, &self.service.uid, key)
+                .await
+                .map_err(explain)?,
             None => None,
         };
         let is_kept = kept.is_some();
         let mut render = match kept {
             Some(kept) => kept,
-            None => agent.renderers.render((&opened, false), &handed, deployment, of, &cluster).await,
+            None => {
+                agent
+                    .renderers
+                    .render((&opened, false), &handed, deployment, of, &cluster)
+                    .await
+            }
         };
         opened.check(&mut render);
         // A second render shows which values a chart generates, so that the plan can name them.
         let mut again = match key {
             Some(_) if shelf == Shelf::Passing && !is_kept && render.errors.is_empty() => {
-                let again = agent.renderers.render((&opened, true), &handed, deployment, of, &cluster).await;
+                let again = agent
+                    .renderers
+                    .render((&opened, true), &handed, deployment, of, &cluster)
+                    .await;
                 Some(again).filter(|again| again.errors.is_empty())
             }
             _ => None,
@@ -181,7 +220,9 @@ impl Basis<'_> {
             if let Some(error) = render.errors.first() {
                 return Err(Stopped(error.clone()));
             }
-            let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
+            let keeping = agent
+                .kept_renders
+                .keep(&agent.kubernetes, &self.service.uid, key, &render);
             keeping.await.map_err(explain)?;
         }
 
@@ -189,7 +230,11 @@ impl Basis<'_> {
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
         let mut beside = render_tests(&self.service.name, &deployment.tests);
-        let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
+        let secrets = agent
+            .sealed
+            .open(&self.service.uid, deployment, access)
+            .await
+            .map_err(|e| Stopped(chain(&e)))?;
         beside.extend(crate::sealed::render(secrets, &deployment.target_namespace));
         if let Some(again) = &mut again {
             again.objects.extend(beside.iter().cloned());
@@ -239,13 +284,18 @@ impl Basis<'_> {
             let served = agent.kinds.get(&GroupVersionKind::from(&object.object)).is_some();
             if served && !live.contains_key(&key) {
                 let labelled = entries.get(&key).is_some_and(|e| e.uid.is_some());
-                queries.push(Query { key, version: object.object.version.clone(), labelled });
+                queries.push(Query {
+                    key,
+                    version: object.object.version.clone(),
+                    labelled,
+                });
             }
         }
         let asked: BTreeSet<ObjectKey> = queries.iter().map(|q| q.key.clone()).collect();
         queries.extend(of_inventory(inventory).filter(|q| !live.contains_key(&q.key) && !asked.contains(&q.key)));
         let mut found = self.lookup(account).run(queries).await;
-        self.explain_refusals(account, &resolved.target_namespace, &mut found).await;
+        self.explain_refusals(account, &resolved.target_namespace, &mut found)
+            .await;
         live.extend(found);
     }
 
@@ -257,7 +307,11 @@ impl Basis<'_> {
             return;
         }
         let ServiceAccount { namespace, name } = account;
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escape(namespace), escape(name));
+        let path = format!(
+            "/api/v1/namespaces/{}/serviceaccounts/{}",
+            escape(namespace),
+            escape(name)
+        );
         // An older installation lacks this right; then the API server's message stays.
         let answer = self.agent.kubernetes.get(None, &path, true).await;
         if !answer.is_err_and(|error| error.is_not_found()) {
@@ -277,7 +331,12 @@ impl Basis<'_> {
     }
 
     pub fn lookup<'a>(&'a self, account: &'a ServiceAccount) -> Lookup<'a> {
-        Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
+        Lookup {
+            kubernetes: &self.agent.kubernetes,
+            kinds: &self.agent.kinds,
+            account,
+            service_uid: &self.service.uid,
+        }
     }
 
     /// An executor that acts as this account, and judges by the built-in health rules.
@@ -285,16 +344,32 @@ impl Basis<'_> {
         let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
         let service = &self.service.uid;
         let leaving = &self.agent.leaving;
-        Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), leaving, superseded }
+        Executor {
+            kubernetes,
+            kinds,
+            account,
+            service,
+            tombstones,
+            rules: Arc::default(),
+            leaving,
+            superseded,
+        }
     }
 
     /// How other services are related to this one's objects, as they last reported.
     pub fn transfers(&self) -> Transfers {
         let name = self.name();
         let claims = self.agent.claims_on(&self.service.uid);
-        let claimed = claims.into_iter().filter(|(_, contender)| may_transfer(&name, contender)).collect();
+        let claimed = claims
+            .into_iter()
+            .filter(|(_, contender)| may_transfer(&name, contender))
+            .collect();
         let others = self.agent.leaving.others(&self.service.uid);
-        Transfers { offered: self.agent.leaving.offered_to(&name), claimed, others }
+        Transfers {
+            offered: self.agent.leaving.offered_to(&name),
+            claimed,
+            others,
+        }
     }
 
     pub fn name(&self) -> String {
@@ -325,7 +400,10 @@ impl Basis<'_> {
     pub(super) fn preparation(&self, target: &str) -> String {
         match self.service.namespace.as_str() {
             ADMIN_NAMESPACE => {
-                format!("`farwater cluster join {} --context CONTEXT`", self.agent.identity().cluster.name)
+                format!(
+                    "`farwater cluster join {} --context CONTEXT`",
+                    self.agent.identity().cluster.name
+                )
             }
             tenant => {
                 format!("`farwater tenant prepare {tenant} --target-namespace {target} --apply --context CONTEXT`")
@@ -368,10 +446,18 @@ fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {
 
 /// Whether a version is the first one of its service, for its hooks.
 fn occasion_of(deployment: &Deployment, before: Before<'_>) -> Occasion {
-    Record::next(before.hooks.cloned(), version_of(deployment), before.inventory.baseline > 0).occasion
+    Record::next(
+        before.hooks.cloned(),
+        version_of(deployment),
+        before.inventory.baseline > 0,
+    )
+    .occasion
 }
 
 /// The origin of a deployment's objects.
 pub(super) fn origin(deployment: &Deployment) -> Origin {
-    Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
+    Origin {
+        root: deployment.origin.clone(),
+        path: deployment.path.clone(),
+    }
 }

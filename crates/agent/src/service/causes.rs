@@ -47,15 +47,25 @@ struct Cause {
 
 impl Causes {
     pub fn new(limits: HealthLimits) -> Self {
-        Self { limits, known: BTreeMap::new(), looks: JoinSet::new() }
+        Self {
+            limits,
+            known: BTreeMap::new(),
+            looks: JoinSet::new(),
+        }
     }
 
     /// Adds unhealthy objects and removes healthy ones.
     fn follow(&mut self, unhealthy: &[ObjectKey]) {
         self.known.retain(|key, _| unhealthy.contains(key));
-        let HealthLimits { first_look, next_look, .. } = self.limits;
+        let HealthLimits {
+            first_look, next_look, ..
+        } = self.limits;
         for key in unhealthy {
-            let first = || Cause { text: String::new(), next: Some(Instant::now() + first_look), pause: next_look };
+            let first = || Cause {
+                text: String::new(),
+                next: Some(Instant::now() + first_look),
+                pause: next_look,
+            };
             self.known.entry(key.clone()).or_insert_with(first);
         }
     }
@@ -91,11 +101,17 @@ impl Causes {
 
     /// Stores the result of a look. Returns whether the cause changed.
     fn note(&mut self, key: &ObjectKey, text: Option<String>) -> bool {
-        let Some(cause) = self.known.get_mut(key) else { return false };
+        let Some(cause) = self.known.get_mut(key) else {
+            return false;
+        };
         // A failed read doesn't refute the earlier result.
         let text = text.unwrap_or_else(|| cause.text.clone());
         let changed = text != cause.text;
-        cause.pause = if changed { self.limits.next_look } else { (cause.pause * 2).min(LONGEST_PAUSE) };
+        cause.pause = if changed {
+            self.limits.next_look
+        } else {
+            (cause.pause * 2).min(LONGEST_PAUSE)
+        };
         cause.next = Some(Instant::now() + jitter(cause.pause, 0.1));
         cause.text = text;
         changed
@@ -121,7 +137,9 @@ impl ServiceTask {
     }
 
     pub(super) fn begin_looks(&mut self) {
-        let Some(account) = self.account() else { return self.causes.known.clear() };
+        let Some(account) = self.account() else {
+            return self.causes.known.clear();
+        };
         let now = Instant::now();
         for (key, cause) in &mut self.causes.known {
             if self.causes.looks.len() >= LOOKS {

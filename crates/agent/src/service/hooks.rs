@@ -82,15 +82,25 @@ impl ServiceTask {
 
     /// Objects of hooks that have not ended, for watches.
     pub(super) fn running_hooks(&self) -> impl Iterator<Item = &ObjectRef> {
-        self.stored.hooks.iter().flat_map(Record::running).map(|run| &run.object)
+        self.stored
+            .hooks
+            .iter()
+            .flat_map(Record::running)
+            .map(|run| &run.object)
     }
 
     /// Namespaces of the source in which hooks run before anything else is applied.
     pub(super) fn ahead_of_hooks<'a>(&self, resolved: &Resolved, plan: &'a Plan) -> Vec<&'a Change> {
-        let hooks = resolved.hooks.iter().filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::PreSync));
+        let hooks = resolved
+            .hooks
+            .iter()
+            .filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::PreSync));
         let namespaces: BTreeSet<&str> = hooks.map(|hook| hook.object.namespace.as_str()).collect();
         let stages = plan.waves.iter().filter(|wave| wave.stage == Stage::Namespaces);
-        stages.flat_map(|wave| &wave.changes).filter(|change| namespaces.contains(change.object.name())).collect()
+        stages
+            .flat_map(|wave| &wave.changes)
+            .filter(|change| namespaces.contains(change.object.name()))
+            .collect()
     }
 
     /// Called before anything is applied: begins the version, ends running hooks of an older one, and runs the first
@@ -110,7 +120,8 @@ impl ServiceTask {
         }
         self.begin_version(executor, deployment, resolved).await?;
         self.read_runs(executor).await?;
-        self.run_phase(executor, deployment, &resolved.hooks, HookPhase::PreSync, i32::MAX).await
+        self.run_phase(executor, deployment, &resolved.hooks, HookPhase::PreSync, i32::MAX)
+            .await
     }
 
     /// Called before the changes of a wave. Returns what keeps the wave from beginning. Hooks of a wave begin with it,
@@ -161,7 +172,8 @@ impl ServiceTask {
                 return Ok(stopped);
             }
         }
-        self.run_phase(executor, deployment, &resolved.hooks, HookPhase::Sync, wave).await
+        self.run_phase(executor, deployment, &resolved.hooks, HookPhase::Sync, wave)
+            .await
     }
 
     /// Whether a hook of a phase is to begin.
@@ -181,7 +193,10 @@ impl ServiceTask {
             return Ok(());
         }
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
-        let basis = Basis { agent: &agent, service: &service };
+        let basis = Basis {
+            agent: &agent,
+            service: &service,
+        };
         let executor = basis.executor(&deployment.ceiling.service_account, self.supersession());
         let hooks = &resolved.hooks;
         for phase in [HookPhase::PostSync, HookPhase::Test] {
@@ -200,7 +215,9 @@ impl ServiceTask {
         let is_refused = self.statuses.values().any(|status| status.sync == SyncState::Refused);
         let is_stuck = is_refused || self.barrier.as_ref().is_some_and(Barrier::is_stuck);
         if is_stuck && !self.hooks.is_held {
-            let stopped = self.run_phase(&executor, deployment, hooks, HookPhase::SyncFail, i32::MAX).await?;
+            let stopped = self
+                .run_phase(&executor, deployment, hooks, HookPhase::SyncFail, i32::MAX)
+                .await?;
             if let Some(stopped) = stopped {
                 tracing::info!(service = %self.name(), "{}", stopped.explain());
             }
@@ -225,6 +242,9 @@ impl ServiceTask {
 
 /// Waves with hooks that run with the objects.
 fn sync_waves(resolved: &Resolved) -> BTreeSet<i32> {
-    let hooks = resolved.hooks.iter().filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::Sync));
+    let hooks = resolved
+        .hooks
+        .iter()
+        .filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::Sync));
     hooks.map(|hook| hook.wave).collect()
 }

@@ -29,11 +29,22 @@ impl ServiceTask {
             return;
         }
         let rules = Arc::new(Rules::compile(own, Arc::clone(&hubs)));
-        let before = std::mem::replace(&mut self.judges, Judges { own: own.to_vec(), hubs, rules });
+        let before = std::mem::replace(
+            &mut self.judges,
+            Judges {
+                own: own.to_vec(),
+                hubs,
+                rules,
+            },
+        );
         let is_concerned = |key: &ObjectKey| {
             before.rules.cover(key.group(), key.kind()) || self.judges.rules.cover(key.group(), key.kind())
         };
-        let known = self.statuses.keys().cloned().chain(self.running_hooks().map(ObjectKey::from));
+        let known = self
+            .statuses
+            .keys()
+            .cloned()
+            .chain(self.running_hooks().map(ObjectKey::from));
         let concerned: Vec<ObjectKey> = known.filter(is_concerned).collect();
         self.hear_of_hooks(concerned.iter());
         for key in concerned {
@@ -43,7 +54,11 @@ impl ServiceTask {
 
     /// The same between two attempts.
     pub(super) fn hear_of_rules(&mut self) {
-        let own = self.stored.deployment.as_ref().map(|deployment| deployment.health.clone());
+        let own = self
+            .stored
+            .deployment
+            .as_ref()
+            .map(|deployment| deployment.health.clone());
         self.take_up_rules(&own.unwrap_or_default());
     }
 

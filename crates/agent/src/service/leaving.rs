@@ -65,13 +65,19 @@ impl Leaving {
         let mut all = lock(&self.holdings);
         let before = all.insert(uid.to_owned(), (name.to_owned(), Arc::new(holdings)));
         let is_news = before.is_none_or(|(_, before)| all.get(uid).is_none_or(|(_, now)| *now != before));
-        if is_news { lock(&self.keepers).clone() } else { BTreeSet::new() }
+        if is_news {
+            lock(&self.keepers).clone()
+        } else {
+            BTreeSet::new()
+        }
     }
 
     /// Records that a service is being removed with its objects. Returns the same.
     pub fn mark_leaving(&self, uid: &str) -> BTreeSet<String> {
         let known = lock(&self.holdings).get(uid).cloned();
-        let Some((name, holdings)) = known.filter(|(_, holdings)| !holdings.is_leaving) else { return BTreeSet::new() };
+        let Some((name, holdings)) = known.filter(|(_, holdings)| !holdings.is_leaving) else {
+            return BTreeSet::new();
+        };
         self.hold(uid, &name, Holdings::clone(&holdings).leaving(true))
     }
 
@@ -84,7 +90,9 @@ impl Leaving {
     /// Why a namespace or a definition is kept: a service that states objects in it. None: there is none.
     pub fn holds(&self, uid: &str, holder: &ObjectKey) -> Option<Keep> {
         let others = self.others(uid);
-        let holding = others.iter().find(|(_, held)| !held.is_leaving && held.within(holder) > 0);
+        let holding = others
+            .iter()
+            .find(|(_, held)| !held.is_leaving && held.within(holder) > 0);
         holding.map(|(name, held)| Keep::HoldsStated(format!("{} objects of service {name}", held.within(holder))))
     }
 
@@ -111,7 +119,9 @@ impl Leaving {
             let planned = self.planned.notified();
             let mut planned = std::pin::pin!(planned);
             planned.as_mut().enable();
-            let waits = lock(&self.unplanned).iter().any(|(other, (of, _))| other != uid && may_transfer(name, of));
+            let waits = lock(&self.unplanned)
+                .iter()
+                .any(|(other, (of, _))| other != uid && may_transfer(name, of));
             if !waits {
                 return;
             }
@@ -123,7 +133,11 @@ impl Leaving {
     fn offer(&self, uid: &str, offers: BTreeMap<ObjectKey, String>) -> BTreeSet<String> {
         let mut all = lock(&self.offers);
         let before = all.remove(uid).unwrap_or_default();
-        let news = offers.iter().filter(|(key, to)| before.get(key) != Some(to)).map(|(_, to)| to.clone()).collect();
+        let news = offers
+            .iter()
+            .filter(|(key, to)| before.get(key) != Some(to))
+            .map(|(_, to)| to.clone())
+            .collect();
         if !offers.is_empty() {
             all.insert(uid.to_owned(), offers);
         }
@@ -136,8 +150,13 @@ impl Leaving {
 
     pub(super) fn offered_to(&self, name: &str) -> BTreeMap<ObjectKey, String> {
         let all = lock(&self.offers);
-        let offers = all.iter().flat_map(|(owner, objects)| objects.iter().map(move |(key, to)| (owner, key, to)));
-        offers.filter(|(_, _, to)| *to == name).map(|(owner, key, _)| (key.clone(), owner.clone())).collect()
+        let offers = all
+            .iter()
+            .flat_map(|(owner, objects)| objects.iter().map(move |(key, to)| (owner, key, to)));
+        offers
+            .filter(|(_, _, to)| *to == name)
+            .map(|(owner, key, _)| (key.clone(), owner.clone()))
+            .collect()
     }
 }
 
@@ -162,7 +181,8 @@ impl ServiceTask {
     pub(super) fn announce<'a>(&'a self, stated: impl Iterator<Item = &'a ObjectKey>, is_leaving: bool) {
         let keys: BTreeSet<&ObjectKey> = stated.chain(self.stored.inventory.entries.keys()).collect();
         let holdings = Holdings::of(keys.into_iter()).leaving(is_leaving);
-        self.agent.retry(&self.agent.leaving.hold(self.uid(), &self.name(), holdings));
+        self.agent
+            .retry(&self.agent.leaving.hold(self.uid(), &self.name(), holdings));
     }
 
     /// Records whether something is kept because other services state objects in it.
@@ -194,7 +214,11 @@ impl ServiceTask {
         // With the label of its new owner, its events no longer come to us.
         self.live.retain(|key, _| !offers.contains_key(key));
         let news = self.agent.leaving.offer(self.uid(), offers);
-        let uids = self.agent.service_names().into_iter().filter(|(_, name)| news.contains(name));
+        let uids = self
+            .agent
+            .service_names()
+            .into_iter()
+            .filter(|(_, name)| news.contains(name));
         for (uid, name) in uids {
             tracing::info!(service = %self.name(), to = name, "objects are left to another service");
             if let Some(mailbox) = self.agent.watches.mailbox(&service_label(&uid)) {
@@ -215,7 +239,10 @@ pub(super) fn claims(plan: &Plan, offered: &BTreeMap<ObjectKey, String>) -> BTre
     }
     for skip in &plan.skipped {
         if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
-            claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
+            claims
+                .entry(uid.clone())
+                .or_default()
+                .insert(ObjectKey::from(&skip.object));
         }
     }
     claims
@@ -233,9 +260,15 @@ mod tests {
     fn an_offer_is_news_to_its_taker_once() {
         let leaving = Leaving::default();
         let offers = BTreeMap::from([(key("a"), "team/new".to_owned())]);
-        assert_eq!(leaving.offer("old", offers.clone()), BTreeSet::from(["team/new".to_owned()]));
+        assert_eq!(
+            leaving.offer("old", offers.clone()),
+            BTreeSet::from(["team/new".to_owned()])
+        );
         assert!(leaving.offer("old", offers).is_empty() && leaving.offers_something("old"));
-        assert_eq!(leaving.offered_to("team/new"), BTreeMap::from([(key("a"), "old".to_owned())]));
+        assert_eq!(
+            leaving.offered_to("team/new"),
+            BTreeMap::from([(key("a"), "old".to_owned())])
+        );
         assert!(leaving.offered_to("team/other").is_empty());
         leaving.offer("old", BTreeMap::new());
         assert!(!leaving.offers_something("old") && leaving.offered_to("team/new").is_empty());

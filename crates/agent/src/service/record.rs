@@ -41,7 +41,17 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done { live, health: Judgement { health, message, again, is_done }, notice } => {
+                Applied::Done {
+                    live,
+                    health:
+                        Judgement {
+                            health,
+                            message,
+                            again,
+                            is_done,
+                        },
+                    notice,
+                } => {
                     tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
@@ -139,7 +149,10 @@ impl ServiceTask {
                     (health, format!("others changed it: {fields}"))
                 }
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
-                Err(error) => (Health::Unknown, format!("others changed it; the differences are unknown: {error}")),
+                Err(error) => (
+                    Health::Unknown,
+                    format!("others changed it; the differences are unknown: {error}"),
+                ),
             };
             let drift = object.options.drift;
             self.set_status(
@@ -154,8 +167,13 @@ impl ServiceTask {
     /// Records remarks that are reported whatever happens to the objects: why they are left alone, and options without
     /// effect.
     pub(super) fn record_remarks(&mut self, objects: &Objects<'_>, plan: &Plan) {
-        let remarks = objects.iter().filter_map(|(key, object)| Some((key.clone(), object.options.remarks()?)));
-        let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+        let remarks = objects
+            .iter()
+            .filter_map(|(key, object)| Some((key.clone(), object.options.remarks()?)));
+        let left = plan
+            .skipped
+            .iter()
+            .filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
         let left = left.map(|skip| (ObjectKey::from(&skip.object), skip.reason.to_string()));
         self.remarks = remarks.chain(left).collect();
     }
@@ -177,7 +195,11 @@ impl ServiceTask {
             let key = ObjectKey::from(&skip.object);
             let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
             // In a fight, the fields that were last taken over show what it is about.
-            let note = self.statuses.get(&key).filter(|_| is_fought).map(|status| status.note.clone());
+            let note = self
+                .statuses
+                .get(&key)
+                .filter(|_| is_fought)
+                .map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
             if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
                 status.note = note;
@@ -234,10 +256,14 @@ impl ServiceTask {
         let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
         let entries = &self.stored.inventory.entries;
         let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
-        self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
+        self.statuses
+            .retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
 
         let leaving = entries.keys().any(|key| !stated.contains(key));
-        let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
+        let unfinished = self
+            .statuses
+            .values()
+            .any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {
             let inventory = &mut self.stored.inventory;
             inventory.baseline = inventory.entries.len();
@@ -249,7 +275,9 @@ impl ServiceTask {
     /// Since when an object is being deleted, and what the deletion waits for. Empty: it is not.
     pub(super) fn ending(&self, key: &ObjectKey) -> String {
         match self.live.get(key) {
-            Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
+            Some(Live::Present(LiveObject {
+                ending: Some(ending), ..
+            })) => format!(" {ending}"),
             _ => String::new(),
         }
     }
@@ -266,10 +294,20 @@ impl ServiceTask {
         let taken = notice.and_then(|notice| notice.taken.as_ref());
         let taken = taken.map(|fields| format!("took fields of others: {fields}"));
         let whole = notice.and_then(|notice| notice.whole.clone());
-        let entry = self.stored.inventory.entries.get(key).filter(|entry| !entry.overruled.is_empty());
+        let entry = self
+            .stored
+            .inventory
+            .entries
+            .get(key)
+            .filter(|entry| !entry.overruled.is_empty());
         let overruled = entry.map(|entry| explain_overruled(&entry.overruled));
         if let Some(status) = self.statuses.get_mut(key) {
-            status.note = taken.into_iter().chain(whole).chain(overruled).collect::<Vec<_>>().join("; ");
+            status.note = taken
+                .into_iter()
+                .chain(whole)
+                .chain(overruled)
+                .collect::<Vec<_>>()
+                .join("; ");
         }
     }
 }

@@ -19,7 +19,9 @@ impl ServiceTask {
     /// Policy Delete. The guards are those of a prune, except that an empty desired set is the purpose. Protected kinds
     /// wait for an approval, and then everything does, because the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
-        let Some(account) = self.account() else { return self.removed(digest).await };
+        let Some(account) = self.account() else {
+            return self.removed(digest).await;
+        };
         self.hear_of_rules();
         self.take_in_hooks();
         self.look_up_all(&account).await;
@@ -36,7 +38,10 @@ impl ServiceTask {
         let transfers = self.transfers();
         let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
-        let basis = Basis { agent: &agent, service: &service };
+        let basis = Basis {
+            agent: &agent,
+            service: &service,
+        };
         let executor = basis.executor(&account, self.supersession());
         let prune = plan.prune.clone();
         if !matches!(prune.verdict, Verdict::Hold(_))
@@ -67,7 +72,10 @@ impl ServiceTask {
         }
 
         if self.stored.inventory.entries.is_empty() {
-            if let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PostDelete, digest).await {
+            if let Some(ended) = self
+                .run_hooks_of_removal(&executor, HookPhase::PostDelete, digest)
+                .await
+            {
                 return ended;
             }
             self.dismiss_hooks(&executor).await;
@@ -95,7 +103,11 @@ impl ServiceTask {
         let (outcome, message, retry) = match self.run_farewell(executor, phase).await {
             Ok(None) => return None,
             Ok(Some(_)) if self.superseded() => return Some(Ended::Superseded),
-            Ok(Some(barrier)) => (barrier.outcome(), barrier.explain(), self.hooks.retry || barrier.is_stuck()),
+            Ok(Some(barrier)) => (
+                barrier.outcome(),
+                barrier.explain(),
+                self.hooks.retry || barrier.is_stuck(),
+            ),
             Err(error) => (Outcome::Failed, error.0, true),
         };
         self.set_outcome(digest, outcome, shorten(&message));
@@ -104,12 +116,17 @@ impl ServiceTask {
 
     /// Policy Orphan: our label and annotation are removed, the objects stay.
     pub(super) async fn orphan(&mut self, digest: Digest) -> Ended {
-        let Some(account) = self.account() else { return self.removed(digest).await };
+        let Some(account) = self.account() else {
+            return self.removed(digest).await;
+        };
         self.take_in_hooks();
         self.look_up_all(&account).await;
 
         // Stop watching, so that removing the marks doesn't count as drift.
-        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
+        self.agent.watches.set_wants(
+            &farwater_fleet::ownership::service_label(self.uid()),
+            Default::default(),
+        );
         let keys: Vec<ObjectKey> = self.stored.inventory.entries.keys().cloned().collect();
         for key in keys {
             if self.superseded() {
@@ -124,7 +141,12 @@ impl ServiceTask {
                 Err(error) => {
                     if let Some(entry) = self.stored.inventory.entries.get(&key) {
                         let object = entry.object.clone();
-                        self.set_status(&object, SyncState::Refused, Health::Unknown, format!("not released: {error}"));
+                        self.set_status(
+                            &object,
+                            SyncState::Refused,
+                            Health::Unknown,
+                            format!("not released: {error}"),
+                        );
                     }
                 }
             }
@@ -161,7 +183,9 @@ impl ServiceTask {
             return Ok(false);
         }
 
-        let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(false) };
+        let Some(entry) = self.stored.inventory.entries.get(key) else {
+            return Ok(false);
+        };
         let gvk = GroupVersionKind::from(&entry.object);
         let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else {
             return Ok(false);
@@ -204,7 +228,12 @@ impl ServiceTask {
                 Err(error) => {
                     if let Some(entry) = self.stored.inventory.entries.get(key) {
                         let object = entry.object.clone();
-                        self.set_status(&object, SyncState::Refused, Health::Unknown, format!("not released: {error}"));
+                        self.set_status(
+                            &object,
+                            SyncState::Refused,
+                            Health::Unknown,
+                            format!("not released: {error}"),
+                        );
                     }
                 }
             }
@@ -265,7 +294,10 @@ impl ServiceTask {
     }
 
     fn watch_nothing(&self) {
-        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
+        self.agent.watches.set_wants(
+            &farwater_fleet::ownership::service_label(self.uid()),
+            Default::default(),
+        );
         self.set_claims(Default::default());
     }
 }

@@ -51,12 +51,21 @@ impl HealthQueue {
     /// Reads the object once more after that time, whatever happens until then.
     pub fn ask_within(&mut self, key: ObjectKey, time: Duration) {
         let at = Instant::now() + time;
-        self.due.entry(key).and_modify(|due| *due = (*due).min(at)).or_insert(at);
+        self.due
+            .entry(key)
+            .and_modify(|due| *due = (*due).min(at))
+            .or_insert(at);
     }
 
     pub fn ask(&mut self, key: &ObjectKey, now: Instant) {
-        let earliest = self.pauses.get(key).map_or(now + SETTLE, |(last, pause)| (*last + *pause).max(now + SETTLE));
-        self.due.entry(key.clone()).and_modify(|due| *due = (*due).min(earliest)).or_insert(earliest);
+        let earliest = self
+            .pauses
+            .get(key)
+            .map_or(now + SETTLE, |(last, pause)| (*last + *pause).max(now + SETTLE));
+        self.due
+            .entry(key.clone())
+            .and_modify(|due| *due = (*due).min(earliest))
+            .or_insert(earliest);
     }
 
     fn next(&self) -> Option<Instant> {
@@ -64,7 +73,12 @@ impl HealthQueue {
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<ObjectKey> {
-        let due: Vec<ObjectKey> = self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        let due: Vec<ObjectKey> = self
+            .due
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in &due {
             self.due.remove(key);
         }
@@ -206,7 +220,9 @@ impl ServiceTask {
             return false;
         }
 
-        let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
+        let Some(entry) = self.stored.inventory.entries.get(key) else {
+            return false;
+        };
         let object = entry.object.clone();
         // A person excluded the object, or ended that.
         let is_turned = matches!(
@@ -237,7 +253,9 @@ impl ServiceTask {
             return true;
         }
         if !as_applied && desired && !self.unobserved.contains(key) {
-            let by = writer.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string);
+            let by = writer
+                .as_ref()
+                .map_or_else(|| "unknown".to_owned(), ToString::to_string);
             tracing::info!(service = %self.name(), object = %key, by, "changed by others");
             self.fights.note(key, Instant::now(), writer);
             return true;
@@ -248,7 +266,9 @@ impl ServiceTask {
     /// Looks up objects that have left the watch: they were deleted, or lost our label. Only a GET shows which, and a
     /// failed GET counts as "unknown". `last`: the objects as they were at that event. Returns whether any drifted.
     async fn look_again(&mut self, left: Vec<ObjectKey>, last: &BTreeMap<ObjectKey, LiveObject>) -> bool {
-        let Some(account) = self.account().filter(|_| !left.is_empty()) else { return false };
+        let Some(account) = self.account().filter(|_| !left.is_empty()) else {
+            return false;
+        };
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let known = |key: ObjectKey| {
             let entry = self.stored.inventory.entries.get(&key)?;
@@ -256,7 +276,10 @@ impl ServiceTask {
         };
         let left: Vec<_> = left.into_iter().filter_map(known).collect();
 
-        let basis = Basis { agent: &agent, service: &service };
+        let basis = Basis {
+            agent: &agent,
+            service: &service,
+        };
         let lookup = basis.lookup(&account);
         let looks: Vec<_> = left.iter().map(|(key, gvk)| lookup.find(gvk, key)).collect();
         let mut answers = stream::iter(looks).buffered(PARALLEL_READS);
@@ -293,7 +316,9 @@ impl ServiceTask {
 
     /// Records whether a deleted Job was complete. A Job that was not complete did not go by itself.
     fn note_end(&mut self, key: &ObjectKey, last: Option<&LiveObject>) {
-        let (Some(last), Some(entry)) = (last, self.stored.inventory.entries.get_mut(key)) else { return };
+        let (Some(last), Some(entry)) = (last, self.stored.inventory.entries.get_mut(key)) else {
+            return;
+        };
         if is_job(key) && entry.uid.as_ref() == Some(&last.uid) {
             entry.done |= last.completed;
             entry.incomplete = !entry.done;
@@ -302,8 +327,10 @@ impl ServiceTask {
 
     fn miss(&mut self, key: &ObjectKey, missing: Live) {
         tracing::info!(service = %self.name(), object = %key, "gone or not readable");
-        let synced =
-            self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
+        let synced = self
+            .statuses
+            .get(key)
+            .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
         // An object that can't be read may exist. A deletion leaves no writer's name.
         let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
         if synced && !is_done && missing == Live::Absent {
@@ -327,7 +354,9 @@ impl ServiceTask {
             Some((key.clone(), resource))
         });
         let rules = Arc::clone(&self.judges.rules);
-        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, &rules, key, resource)).collect();
+        let reads: Vec<_> = reads
+            .map(|(key, resource)| evaluate(&agent, &account, &rules, key, resource))
+            .collect();
         let answers = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect::<Vec<_>>();
         let answers = tokio::select! {
             biased;
@@ -342,10 +371,17 @@ impl ServiceTask {
         };
         let mut done = false;
         for (key, answer) in answers {
-            let Some(status) = self.statuses.get_mut(&key) else { continue };
+            let Some(status) = self.statuses.get_mut(&key) else {
+                continue;
+            };
             let before = (status.health, status.message.clone());
             match answer {
-                Ok(Judgement { health, message, again, is_done }) => {
+                Ok(Judgement {
+                    health,
+                    message,
+                    again,
+                    is_done,
+                }) => {
                     status.health = health;
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
                         let has_failed = is_job(&key) && health == Health::Failed;
@@ -392,8 +428,14 @@ async fn evaluate(
     key: ObjectKey,
     resource: Resource,
 ) -> (ObjectKey, Result<Judgement, ApiError>) {
-    let object = agent.kubernetes.get(Some(account), &resource.path(key.namespace(), key.name()), false).await;
-    (key, object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)))
+    let object = agent
+        .kubernetes
+        .get(Some(account), &resource.path(key.namespace(), key.name()), false)
+        .await;
+    (
+        key,
+        object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)),
+    )
 }
 
 /// Known objects of this kind and place that are missing from the list, unless they are newer than it.
@@ -427,8 +469,12 @@ mod tests {
     #[test]
     fn what_was_written_after_a_list_is_not_missing_from_it() {
         let key = |name: &str| ObjectKey::new("", "ConfigMap", "a", name);
-        let present =
-            |version: &str| Live::Present(LiveObject { resource_version: version.to_owned(), ..LiveObject::default() });
+        let present = |version: &str| {
+            Live::Present(LiveObject {
+                resource_version: version.to_owned(),
+                ..LiveObject::default()
+            })
+        };
         let known = BTreeMap::from([
             (key("listed"), present("9")),
             (key("gone"), present("10")),
@@ -447,6 +493,9 @@ mod tests {
         };
         assert_eq!(missing_from(&listed("10"), &known), [key("gone"), key("strange")]);
         // If it is unknown which is newer, a lookup decides.
-        assert_eq!(missing_from(&listed("x"), &known), [key("gone"), key("newer"), key("strange")]);
+        assert_eq!(
+            missing_from(&listed("x"), &known),
+            [key("gone"), key("newer"), key("strange")]
+        );
     }
 }

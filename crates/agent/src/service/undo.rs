@@ -48,7 +48,10 @@ impl ServiceTask {
 
     /// Stores the last states of deleted objects, and records the deletion. The caller saves the inventory.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
-        let kept = self.tombstones().keep(account, prune.digest, &prune.going(), Series::Deleted).await;
+        let kept = self
+            .tombstones()
+            .keep(account, prune.digest, &prune.going(), Series::Deleted)
+            .await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
         let kubernetes = self.agent.kubernetes.clone();
         tokio::spawn(async move { tombstones::collect(&kubernetes).await });
@@ -68,20 +71,39 @@ impl ServiceTask {
 
     /// Answers a request once: what it restored, what it could not, and why. None: the attempt continues.
     pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<Option<Ended>, Stopped> {
-        let Some(request) = &deployment.undo else { return Ok(None) };
-        let Some(deletion) = self.stored.deletion.clone() else { return Ok(None) };
-        let is_answered = deletion.undone.as_ref().is_some_and(|undone| undone.request == *request);
+        let Some(request) = &deployment.undo else {
+            return Ok(None);
+        };
+        let Some(deletion) = self.stored.deletion.clone() else {
+            return Ok(None);
+        };
+        let is_answered = deletion
+            .undone
+            .as_ref()
+            .is_some_and(|undone| undone.request == *request);
         if is_answered || requested_deletion(request) != Some(deletion.digest) {
             return Ok(None);
         }
-        let loaded = self.tombstones().load(deletion.digest).await.map_err(|error| Stopped(chain(&error)))?;
-        let mut undone = Undone { request: request.clone(), restored: 0, failed: 0, failures: Vec::new() };
+        let loaded = self
+            .tombstones()
+            .load(deletion.digest)
+            .await
+            .map_err(|error| Stopped(chain(&error)))?;
+        let mut undone = Undone {
+            request: request.clone(),
+            restored: 0,
+            failed: 0,
+            failures: Vec::new(),
+        };
         match loaded {
             Some(states) => {
                 let begun = self.undoing.take().filter(|begun| begun.request == *request);
                 let mut results = begun.map(|begun| begun.results).unwrap_or_default();
                 if !self.restore(states, deployment, &mut results).await {
-                    self.undoing = Some(Undoing { request: request.clone(), results });
+                    self.undoing = Some(Undoing {
+                        request: request.clone(),
+                        results,
+                    });
                     return Ok(Some(Ended::Superseded));
                 }
                 for (object, result) in results {
@@ -95,7 +117,9 @@ impl ServiceTask {
             None => {
                 undone.failed = deletion.count;
                 if let Some(object) = deletion.objects.first() {
-                    undone.failures.push(unrestored(object.clone(), "its last state is no longer kept"));
+                    undone
+                        .failures
+                        .push(unrestored(object.clone(), "its last state is no longer kept"));
                 }
             }
         }
@@ -124,8 +148,10 @@ impl ServiceTask {
         let newer = self.supersession();
         for stage in stages.into_values() {
             let count = stage.len();
-            let objects: Vec<_> =
-                stage.into_iter().map(|state| self.restore_one(state, deployment, deadline, &newer)).collect();
+            let objects: Vec<_> = stage
+                .into_iter()
+                .map(|state| self.restore_one(state, deployment, deadline, &newer))
+                .collect();
             let restored: Vec<_> = stream::iter(objects).buffer_unordered(PARALLEL).collect().await;
             let restored: Vec<_> = restored.into_iter().flatten().collect();
             let is_ended = restored.len() < count;
@@ -173,17 +199,32 @@ impl ServiceTask {
     ) -> Result<(), RestoreError> {
         let (agent, account) = (&self.agent, Some(&deployment.ceiling.service_account));
         let body = revive(state.clone()).map_err(RestoreError::Unfit)?;
-        let found = agent.kinds.find(&agent.kubernetes, &GroupVersionKind::from(object)).await?;
-        let Served::As(resource) = found else { return Err(RestoreError::NotServed) };
+        let found = agent
+            .kinds
+            .find(&agent.kubernetes, &GroupVersionKind::from(object))
+            .await?;
+        let Served::As(resource) = found else {
+            return Err(RestoreError::NotServed);
+        };
         let path = resource.path_of(object);
-        let made = match agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await {
+        let made = match agent
+            .kubernetes
+            .create(account, &resource.collection(&object.namespace), &body)
+            .await
+        {
             Err(error) if error.code() == 409 => {
                 let is_leaving = self.is_leaving(account, &path).await;
-                return Err(if is_leaving { RestoreError::Leaving } else { error.into() });
+                return Err(if is_leaving {
+                    RestoreError::Leaving
+                } else {
+                    error.into()
+                });
             }
             made => made?,
         };
-        let Some(patch) = give_back(state, &made) else { return Ok(()) };
+        let Some(patch) = give_back(state, &made) else {
+            return Ok(());
+        };
         // The object is restored with its content; the owners of its fields matter only for the next apply.
         if let Err(error) = agent.kubernetes.patch(account, &path, &patch).await {
             tracing::debug!(%object, %error, "can't give the fields of a restored object back to their managers");
@@ -230,7 +271,10 @@ impl RestoreError {
 }
 
 fn unrestored(object: ObjectRef, reason: &str) -> Unrestored {
-    Unrestored { object, message: cut(reason, MAX_REASON_BYTES) }
+    Unrestored {
+        object,
+        message: cut(reason, MAX_REASON_BYTES),
+    }
 }
 
 trait NoteFailure {

@@ -50,12 +50,16 @@ fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
 impl ServiceTask {
     /// Why the assignment may not begin now. None: it may, has begun, or changes nothing.
     pub(super) fn closed(&self, assignment: &Assignment) -> Option<Closed> {
-        let Action::Apply(deployment) = &assignment.entry.action else { return None };
+        let Action::Apply(deployment) = &assignment.entry.action else {
+            return None;
+        };
         let known = self.stored.deployment.as_ref();
         if self.begun == Some(assignment.digest) || known.is_some_and(|known| is_same_change(known, deployment)) {
             return None;
         }
-        self.agent.windows().closed(self.uid(), &assignment.digest, self.agent.now())
+        self.agent
+            .windows()
+            .closed(self.uid(), &assignment.digest, self.agent.now())
     }
 
     /// Keeps the running version, with the rights that apply now.
@@ -77,7 +81,9 @@ impl ServiceTask {
     }
 
     fn next_look(&self, closed: &Closed) -> Instant {
-        let rest = closed.until.map(|until| Duration::try_from(until.duration_since(self.agent.now())).unwrap_or(SOON));
+        let rest = closed
+            .until
+            .map(|until| Duration::try_from(until.duration_since(self.agent.now())).unwrap_or(SOON));
         Instant::now() + rest.map_or(LONGEST_REST, |rest| rest.clamp(SOON, LONGEST_REST))
     }
 
@@ -105,7 +111,10 @@ mod tests {
             target_namespace: "web".to_owned(),
             prune: true,
             ceiling: Ceiling {
-                service_account: ServiceAccount { namespace: "a".to_owned(), name: "b".to_owned() },
+                service_account: ServiceAccount {
+                    namespace: "a".to_owned(),
+                    name: "b".to_owned(),
+                },
                 target_namespaces: None,
                 allowed_kinds: None,
                 denied_kinds: None,
@@ -135,7 +144,10 @@ mod tests {
         check(&|d| d.bundle = Digest::of("other"), false);
         check(&|d| d.path = "app".to_owned(), false);
         check(&|d| d.target_namespace = "other".to_owned(), false);
-        check(&|d| drop(d.configuration.insert("imageTag".to_owned(), "2".to_owned())), false);
+        check(
+            &|d| drop(d.configuration.insert("imageTag".to_owned(), "2".to_owned())),
+            false,
+        );
         check(&|d| d.turn = 7, true);
         check(&|d| d.secrets = Some(Digest::of("secret")), true);
         check(&|d| d.parameters = Some(Digest::of("parameters")), true);

@@ -81,7 +81,9 @@ async fn a_chart_sees_the_cluster_and_whether_it_is_upgraded() {
     maps.delete("occasion", &DeleteParams::default()).await.unwrap();
     value(&maps, "occasion", "install").await;
 
-    let entry = world.hub.set(with(&service, json!({"values": {"size": "large"}})).entry());
+    let entry = world
+        .hub
+        .set(with(&service, json!({"values": {"size": "large"}})).entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     value(&maps, "occasion", "upgrade").await;
     value(&maps, "size", "large").await;
@@ -95,12 +97,20 @@ async fn a_charts_definitions_come_first_and_are_upgraded_with_it() {
     let group = world.hub.group("shop");
     let basket = format!("apiVersion: {group}/v1\nkind: Basket\nmetadata: {{name: b}}\nspec: {{colour: red}}\n");
     let old = definition(&group, "colour");
-    let service = world.applied("baskets", &[CHART, ("crds/basket.yaml", &old), ("templates/b.yaml", &basket)]).await;
+    let service = world
+        .applied(
+            "baskets",
+            &[CHART, ("crds/basket.yaml", &old), ("templates/b.yaml", &basket)],
+        )
+        .await;
     let baskets = api(&client, &group, "v1", "Basket", &place);
     assert_eq!(baskets.get("b").await.unwrap().data["spec"]["colour"], "red");
 
     let (new, basket) = (definition(&group, "size"), basket.replace("colour: red", "size: large"));
-    let next = service.with(&world.hub, &[CHART, ("crds/basket.yaml", &new), ("templates/b.yaml", &basket)]);
+    let next = service.with(
+        &world.hub,
+        &[CHART, ("crds/basket.yaml", &new), ("templates/b.yaml", &basket)],
+    );
     let entry = world.hub.set(next.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     assert_eq!(baskets.get("b").await.unwrap().data["spec"]["size"], "large");
@@ -112,15 +122,25 @@ async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does(
     let place = world.hub.place("broken");
     let client = world.client().await;
     let (a, b) = (config_map("a", "1"), config_map("b", "1"));
-    let service = world.applied("broken", &[CHART, ("templates/a.yaml", &a), ("templates/b.yaml", &b)]).await;
-    let next =
-        service.with(&world.hub, &[CHART, ("templates/a.yaml", &a), ("templates/c.yaml", "{{ fail \"not today\" }}")]);
+    let service = world
+        .applied("broken", &[CHART, ("templates/a.yaml", &a), ("templates/b.yaml", &b)])
+        .await;
+    let next = service.with(
+        &world.hub,
+        &[
+            CHART,
+            ("templates/a.yaml", &a),
+            ("templates/c.yaml", "{{ fail \"not today\" }}"),
+        ],
+    );
     let entry = world.hub.set(next.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("not today"), "{}", failed.message);
     let maps = config_maps(&client, &place);
     assert!(maps.get_opt("b").await.unwrap().is_some());
-    let entry = world.hub.set(service.with(&world.hub, &[CHART, ("templates/a.yaml", &a)]).entry());
+    let entry = world
+        .hub
+        .set(service.with(&world.hub, &[CHART, ("templates/a.yaml", &a)]).entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     gone(&maps, "b").await;
 }
@@ -148,13 +168,19 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
     };
     // First an install, then an upgrade.
     for wanted in ["small", "large"] {
-        let entry = world.hub.set(with(&service, json!({"values": {"size": wanted}})).entry());
+        let entry = world
+            .hub
+            .set(with(&service, json!({"values": {"size": wanted}})).entry());
         let running = (HookPhase::PreSync, HookState::Running);
         report(&world.hub, &entry, |report| states(report).contains(&running)).await;
         let arguments =
             jobs.get("hooked-migrate").await.unwrap().data["spec"]["template"]["spec"]["containers"][0]["args"].clone();
         assert_eq!(arguments, json!([wanted]));
-        let found = maps.get_opt("size").await.unwrap().map(|map| map.data["data"]["value"].clone());
+        let found = maps
+            .get_opt("size")
+            .await
+            .unwrap()
+            .map(|map| map.data["data"]["value"].clone());
         assert_ne!(found, Some(json!(wanted)), "it waits for the hook");
         end_job(&client, &place, "hooked-migrate", 0).await;
         let running = (HookPhase::Test, HookState::Running);
@@ -163,7 +189,10 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
         value(&maps, "size", wanted).await;
         end_job(&client, &place, "hooked-check", 0).await;
         let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
-        assert!(states(&applied).iter().all(|(_, state)| *state == HookState::Succeeded), "{applied:#?}");
+        assert!(
+            states(&applied).iter().all(|(_, state)| *state == HookState::Succeeded),
+            "{applied:#?}"
+        );
         assert_eq!(applied.hooks.len(), 2, "{applied:#?}");
     }
 }
@@ -186,10 +215,17 @@ async fn lookup_reads_the_cluster_as_the_services_account_and_only_where_that_is
     value(&maps, "found", "b2xk").await;
 
     let mut narrow = allowed;
-    narrow.deployment.ceiling.service_account = ServiceAccount { namespace: place, name: "nobody".into() };
+    narrow.deployment.ceiling.service_account = ServiceAccount {
+        namespace: place,
+        name: "nobody".into(),
+    };
     let entry = world.hub.set(narrow.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("lookup of v1 Secret") && failed.message.contains("nobody"), "{}", failed.message);
+    assert!(
+        failed.message.contains("lookup of v1 Secret") && failed.message.contains("nobody"),
+        "{}",
+        failed.message
+    );
 }
 
 #[tokio::test]
@@ -209,7 +245,13 @@ async fn a_plugin_makes_objects_and_one_that_nobody_has_configured_deletes_none(
     service.deployment.renderers = plugin("other");
     let entry = world.hub.set(service.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("the agent knows no plugin \"other\", but greet"), "{}", failed.message);
+    assert!(
+        failed
+            .message
+            .contains("the agent knows no plugin \"other\", but greet"),
+        "{}",
+        failed.message
+    );
     value(&maps, "greeting", "hello cluster").await;
 }
 
@@ -219,8 +261,10 @@ async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
     let place = world.hub.place("patched");
     let client = world.client().await;
     let map = config_map("m", "1");
-    let files =
-        [("overlay/kustomization.yaml", "resources: [m.yaml]\nnamePrefix: k-\n"), ("overlay/m.yaml", map.as_str())];
+    let files = [
+        ("overlay/kustomization.yaml", "resources: [m.yaml]\nnamePrefix: k-\n"),
+        ("overlay/m.yaml", map.as_str()),
+    ];
     let mut service = Service::new(&world.hub, "patched", &files);
     service.deployment.renderers = serde_json::from_value(json!([{"path": "overlay"}])).unwrap();
     let maps = config_maps(&client, &place);
@@ -243,12 +287,21 @@ async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
     let mut ground = Ground::new().await;
     let place = ground.hub.place("madeup");
     let password = template("db", "randAlphaNum 20");
-    let files = [CHART, ("templates/db.yaml", password.as_str()), ("templates/a.yaml", &config_map("a", "1"))];
+    let files = [
+        CHART,
+        ("templates/db.yaml", password.as_str()),
+        ("templates/a.yaml", &config_map("a", "1")),
+    ];
     let service = Service::new(&ground.hub, "madeup", &files);
     ground.applied(&service).await;
     let client = ground.plane.client().await.unwrap();
     let maps = config_maps(&client, &place);
-    let made = async || maps.get("db").await.unwrap().data["data"]["value"].as_str().unwrap().to_owned();
+    let made = async || {
+        maps.get("db").await.unwrap().data["data"]["value"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     let first = made().await;
     // The agent's state folder is lost, the cluster has other kinds than before, and an object needs a repair.
     ground.kill();
@@ -259,13 +312,24 @@ async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
     value(&maps, "a", "1").await;
     assert_eq!(made().await, first);
     // Another version generates another password.
-    let next = [CHART, ("templates/db.yaml", password.as_str()), ("templates/a.yaml", &config_map("a", "2"))];
+    let next = [
+        CHART,
+        ("templates/db.yaml", password.as_str()),
+        ("templates/a.yaml", &config_map("a", "2")),
+    ];
     ground.applied(&service.with(&ground.hub, &next)).await;
     assert_ne!(made().await, first);
-    let entry = ground.hub.set(service.removal(farwater_api::service_deployment::DeletionPolicy::Delete, None));
+    let entry = ground
+        .hub
+        .set(service.removal(farwater_api::service_deployment::DeletionPolicy::Delete, None));
     outcome(&ground.hub, &entry, Outcome::Removed).await;
     let secrets = api(&client, "", "v1", "Secret", "farwater-system");
-    let kept =
-        secrets.list(&Default::default()).await.unwrap().items.into_iter().filter_map(|secret| secret.metadata.name);
+    let kept = secrets
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .filter_map(|secret| secret.metadata.name);
     assert!(!kept.into_iter().any(|name| name.starts_with("farwater-rendered-")));
 }

@@ -40,7 +40,13 @@ impl Ground {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("agent.log");
         let agent = crate::support::agent(&hub, turn.plane.kubeconfig(), &dir.path().join("state"), &log, true);
-        let ground = Self { _agent: agent, hub, service, dir, _turn: turn };
+        let ground = Self {
+            _agent: agent,
+            hub,
+            service,
+            dir,
+            _turn: turn,
+        };
         outcome(&ground.hub, &entry, Outcome::Applied).await;
         ground
     }
@@ -49,7 +55,9 @@ impl Ground {
     /// without the connection.
     async fn connected(usual: f64) -> Self {
         let ground = Self::start(Behaviour::Serve).await;
-        ground.until("the agent to be connected", || ground.hub.connections.open_now() == 1).await;
+        ground
+            .until("the agent to be connected", || ground.hub.connections.open_now() == 1)
+            .await;
         // The first interval was a short one.
         ground.hub.poll_every(usual);
         ground.hub.connections.say(&Hint::Poll { desired: None });
@@ -81,7 +89,10 @@ impl Ground {
 
     /// Changes the service's content without a hint, and returns the entry with its generation.
     fn change(&self, value: &str) -> (farwater_api::protocol::Entry, u64) {
-        let entry = self.service.with(&self.hub, &[("map.yaml", &config_map("map", value))]).entry();
+        let entry = self
+            .service
+            .with(&self.hub, &[("map.yaml", &config_map("map", value))])
+            .entry();
         let entry = self.hub.set(entry);
         (entry, self.hub.generation())
     }
@@ -168,7 +179,10 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
     // The agent has skipped some changes, and never went back.
     let place = |report: &ServiceReport| changes.iter().position(|entry| entry.digest() == report.entry);
     let history = hub.history(ground.service.uid());
-    let applied = history.iter().filter(|report| report.outcome == Outcome::Applied).map(place);
+    let applied = history
+        .iter()
+        .filter(|report| report.outcome == Outcome::Applied)
+        .map(place);
     let applied: Vec<_> = applied.collect();
     assert!(applied.is_sorted(), "{applied:?}");
 }
@@ -183,18 +197,30 @@ async fn a_connection_that_breaks_or_falls_silent_is_not_trusted_and_is_opened_a
     let asked = hub.connections.asked();
     hub.connections.cut();
     ground.applied(&entry).await;
-    ground.until("another connection", || hub.connections.asked() > asked && hub.connections.open_now() == 1).await;
+    ground
+        .until("another connection", || {
+            hub.connections.asked() > asked && hub.connections.open_now() == 1
+        })
+        .await;
 
     // The test must break a connection that the agent knows of: it can't lose one that was over before.
     let opened = || ground.log().matches("connected to the hub").count();
     let before = opened();
     hub.connections.welcome(1.0, NEVER);
-    ground.until("the agent to expect a word soon", || opened() > before).await;
+    ground
+        .until("the agent to expect a word soon", || opened() > before)
+        .await;
     let (entry, _) = ground.change("silent");
     let before = opened();
     hub.connections.fall_silent();
     ground.applied(&entry).await;
-    assert!(ground.log().contains("nothing was heard for longer than the hub promised"), "{}", ground.log());
+    assert!(
+        ground
+            .log()
+            .contains("nothing was heard for longer than the hub promised"),
+        "{}",
+        ground.log()
+    );
     ground.until("another connection", || opened() > before).await;
 
     // The hub stops in order, and says when to come back.
@@ -217,10 +243,17 @@ async fn where_no_connection_comes_about_polls_go_on_as_always() {
         hub.connections.behave(behaviour);
         if behaviour == Behaviour::Mute {
             // Polls don't wait for a connection that is being opened.
-            ground.until("a connection that says nothing", || hub.connections.open_now() == 1).await;
+            ground
+                .until("a connection that says nothing", || hub.connections.open_now() == 1)
+                .await;
             let (asked, polls) = (hub.connections.asked(), hub.polls());
             ground.until("polls meanwhile", || hub.polls() >= polls + 2).await;
-            assert_eq!((hub.connections.open_now(), hub.connections.asked()), (1, asked), "{}", ground.log());
+            assert_eq!(
+                (hub.connections.open_now(), hub.connections.asked()),
+                (1, asked),
+                "{}",
+                ground.log()
+            );
         }
         let (entry, _) = ground.change(told);
         ground.applied(&entry).await;

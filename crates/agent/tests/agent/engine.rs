@@ -42,9 +42,16 @@ async fn gates(world: &World, group: &str) -> Client {
             "versions": [{"name": "v1", "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
     let definitions = api(&client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "");
-    definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
+    definitions
+        .create(&PostParams::default(), &serde_json::from_value(definition).unwrap())
+        .await
+        .unwrap();
     wait_for("the kind to be served", PATIENCE, || async {
-        Ok(api(&client, group, "v1", "Gate", "default").list(&Default::default()).await.is_ok().then_some(()))
+        Ok(api(&client, group, "v1", "Gate", "default")
+            .list(&Default::default())
+            .await
+            .is_ok()
+            .then_some(()))
     })
     .await
     .unwrap();
@@ -62,13 +69,19 @@ fn gate(group: &str, ready: Option<bool>) -> String {
 
 async fn namespace(client: &Client, name: &str) {
     let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    api(client, "", "v1", "Namespace", "").create(&PostParams::default(), &namespace).await.unwrap();
+    api(client, "", "v1", "Namespace", "")
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
 }
 
 async fn write(api: &Api<DynamicObject>, name: &str, patch: Value) {
     api.patch(
         name,
-        &PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() },
+        &PatchParams {
+            field_manager: Some("somebody".into()),
+            ..PatchParams::default()
+        },
         &Patch::Merge(patch),
     )
     .await
@@ -77,7 +90,11 @@ async fn write(api: &Api<DynamicObject>, name: &str, patch: Value) {
 
 fn outcomes(world: &World, entry: &Entry) -> Vec<Outcome> {
     let history = world.hub.history(&entry.service.uid);
-    history.iter().filter(|r| r.entry == entry.digest()).map(|r| r.outcome).collect()
+    history
+        .iter()
+        .filter(|r| r.entry == entry.digest())
+        .map(|r| r.outcome)
+        .collect()
 }
 
 async fn superseded(world: &World, entry: &Entry) {
@@ -86,7 +103,11 @@ async fn superseded(world: &World, entry: &Entry) {
     })
     .await;
     waited.unwrap_or_else(|e| panic!("{e:#}: {:?}", outcomes(world, entry)));
-    assert!(!outcomes(world, entry).contains(&Outcome::Failed), "{:?}", outcomes(world, entry));
+    assert!(
+        !outcomes(world, entry).contains(&Outcome::Failed),
+        "{:?}",
+        outcomes(world, entry)
+    );
 }
 
 fn message<'a>(report: &'a ServiceReport, kind: &str, name: &str) -> &'a str {
@@ -102,10 +123,18 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
     namespace(&client, &place).await;
     let gates = api(&client, &group, "v1", "Gate", &place);
     let closed = json!({"apiVersion": format!("{group}/v1"), "kind": "Gate", "metadata": {"name": "gate"}, "status": status(false)});
-    gates.create(&PostParams::default(), &serde_json::from_value(closed).unwrap()).await.unwrap();
+    gates
+        .create(&PostParams::default(), &serde_json::from_value(closed).unwrap())
+        .await
+        .unwrap();
 
     let (now, next, last) = (config_map("now", "1"), in_wave("next", 1), in_wave("last", 2));
-    let files = [("a.yaml", gate(&group, None)), ("b.yaml", now), ("c.yaml", next), ("d.yaml", last)];
+    let files = [
+        ("a.yaml", gate(&group, None)),
+        ("b.yaml", now),
+        ("c.yaml", next),
+        ("d.yaml", last),
+    ];
     let files: Vec<(&str, &str)> = files.iter().map(|(n, t)| (*n, t.as_str())).collect();
     let service = Service::new(&world.hub, "waves", &files);
     let entry = world.hub.set(service.entry());
@@ -115,7 +144,10 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
     assert!(waiting.message.contains(&waits), "{waiting:#?}");
     assert_eq!(object(&waiting, "ConfigMap", "now").sync, SyncState::Synced);
     let next = object(&waiting, "ConfigMap", "next");
-    assert_eq!((next.sync, next.waits_for.as_ref().unwrap().kind.as_str()), (SyncState::Waiting, "Gate"));
+    assert_eq!(
+        (next.sync, next.waits_for.as_ref().unwrap().kind.as_str()),
+        (SyncState::Waiting, "Gate")
+    );
     let maps = config_maps(&client, &place);
     assert!(maps.get_opt("next").await.unwrap().is_none() && maps.get_opt("last").await.unwrap().is_none());
 
@@ -130,7 +162,10 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
 
     // Drift in a later wave is repaired, although an earlier one is not healthy.
     write(&gates, "gate", json!({"status": status(false)})).await;
-    report(&world.hub, &entry, |r| object(r, "Gate", "gate").health == Health::InProgress).await;
+    report(&world.hub, &entry, |r| {
+        object(r, "Gate", "gate").health == Health::InProgress
+    })
+    .await;
     write(&maps, "next", json!({"data": {"value": "x"}})).await;
     value(&maps, "next", "1").await;
 }
@@ -145,7 +180,11 @@ async fn a_version_that_never_becomes_healthy_is_replaced_by_its_fix() {
     let service = Service::new(&world.hub, "stuck", &[("a.yaml", &broken), ("b.yaml", &later)]);
     let first = world.hub.set(service.entry());
     report(&world.hub, &first, |r| r.objects.iter().any(|o| o.waits_for.is_some())).await;
-    let second = world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &later)]).entry());
+    let second = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &later)])
+            .entry(),
+    );
     outcome(&world.hub, &second, Outcome::Applied).await;
     superseded(world, &first).await;
     // The same if nothing but health is waited for.
@@ -160,7 +199,10 @@ async fn a_version_that_never_becomes_healthy_is_replaced_by_its_fix() {
     })
     .await;
     superseded(world, &third).await;
-    assert!(!outcomes(world, &second).contains(&Outcome::Superseded), "one that was healthy has come to its end");
+    assert!(
+        !outcomes(world, &second).contains(&Outcome::Superseded),
+        "one that was healthy has come to its end"
+    );
 }
 
 #[tokio::test]
@@ -175,10 +217,21 @@ async fn a_refused_object_holds_later_waves_and_nothing_of_its_own() {
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert_eq!(object(&failed, "ConfigMap", "fine").sync, SyncState::Synced);
     let held = object(&failed, "ConfigMap", "later");
-    assert_eq!((held.sync, held.waits_for.as_ref().unwrap().name.as_str()), (SyncState::Waiting, "bad"));
-    let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &fine), ("c.yaml", &later)]).entry());
+    assert_eq!(
+        (held.sync, held.waits_for.as_ref().unwrap().name.as_str()),
+        (SyncState::Waiting, "bad")
+    );
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("b.yaml", &fine), ("c.yaml", &later)])
+            .entry(),
+    );
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &fine), ("c.yaml", &mistyped)]).entry());
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("b.yaml", &fine), ("c.yaml", &mistyped)])
+            .entry(),
+    );
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(message(&failed, "ConfigMap", "typo").contains("farwater.dev/wave is \"third\", and must be an integer"));
 }
@@ -195,33 +248,62 @@ async fn a_webhook_that_is_down_and_a_kind_that_is_missing_hold_up_two_of_two_hu
     let world = world().await;
     let place = world.hub.place("most");
     let client = world.client().await;
-    let webhooks = api(&client, "admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "");
+    let webhooks = api(
+        &client,
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingWebhookConfiguration",
+        "",
+    );
     let (name, late_group) = (&world.hub.group("checks"), &world.hub.group("late"));
     let configuration = |client: &Value| webhook::configuration(name, client, ["", "v1", "configmaps"], "checked");
     let nobody = json!({"url": format!("https://127.0.0.1:{}/", ports::free().unwrap())});
     let down = serde_json::from_value(configuration(&nobody)).unwrap();
     webhooks.create(&PostParams::default(), &down).await.unwrap();
     let probe = serde_json::from_value(json!({"metadata": {"name": "probe", "labels": {"checked": "yes"}}})).unwrap();
-    let (elsewhere, dry) = (config_maps(&client, "default"), PostParams { dry_run: true, ..PostParams::default() });
+    let (elsewhere, dry) = (
+        config_maps(&client, "default"),
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+    );
     wait_for("the webhook to be asked", PATIENCE, || async {
         Ok(elsewhere.create(&dry, &probe).await.is_err().then_some(()))
     })
     .await
     .unwrap();
 
-    let fine: String = (0..198).map(|n| format!("---\n{}", config_map(&format!("fine-{n}"), "1"))).collect();
+    let fine: String = (0..198)
+        .map(|n| format!("---\n{}", config_map(&format!("fine-{n}"), "1")))
+        .collect();
     let checked = config_map("checked", "1").replace("{name: checked}", "{name: checked, labels: {checked: 'yes'}}");
     let late = gate(late_group, None);
-    let service = Service::new(&world.hub, "most", &[("a.yaml", &fine), ("b.yaml", &checked), ("c.yaml", &late)]);
+    let service = Service::new(
+        &world.hub,
+        "most",
+        &[("a.yaml", &fine), ("b.yaml", &checked), ("c.yaml", &late)],
+    );
     let entry = world.hub.set(service.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert_eq!(states(&failed, SyncState::Synced).len(), 198);
     assert_eq!(states(&failed, SyncState::Waiting), ["gate"]);
-    assert!(message(&failed, "Gate", "gate").contains("does not serve"), "{}", message(&failed, "Gate", "gate"));
+    assert!(
+        message(&failed, "Gate", "gate").contains("does not serve"),
+        "{}",
+        message(&failed, "Gate", "gate")
+    );
     assert_eq!(states(&failed, SyncState::Refused), ["checked"]);
     let refused = message(&failed, "ConfigMap", "checked");
-    assert!(refused.contains("failed calling webhook") && refused.contains(name.as_str()), "{refused}");
-    assert!(failed.message.contains("2 of 200 objects not applied"), "{}", failed.message);
+    assert!(
+        refused.contains("failed calling webhook") && refused.contains(name.as_str()),
+        "{refused}"
+    );
+    assert!(
+        failed.message.contains("2 of 200 objects not applied"),
+        "{}",
+        failed.message
+    );
 
     // Both are repaired, which doesn't affect the others.
     let maps = config_maps(&client, &place);
@@ -253,13 +335,27 @@ spec:
     let raft =
         format!("apiVersion: {group}/v1\nkind: Raft\nmetadata: {{name: raft, finalizers: [example.com/held]}}\n");
     let (early, late) = (in_wave("early", -1), in_wave("late", 1));
-    let files = [("a.yaml", definition.as_str()), ("b.yaml", &raft), ("c.yaml", &early), ("d.yaml", &late)];
+    let files = [
+        ("a.yaml", definition.as_str()),
+        ("b.yaml", &raft),
+        ("c.yaml", &early),
+        ("d.yaml", &late),
+    ];
     let service = world.applied("reversed", &files).await;
     let entry = world.hub.set(service.removal(DeletionPolicy::Delete, None));
-    let held = report(&world.hub, &entry, |r| r.held_prune.is_some()).await.held_prune.unwrap();
-    let entry = world.hub.set(service.removal(DeletionPolicy::Delete, Some(held.digest)));
-    let waits =
-        |r: &ServiceReport| r.objects.iter().filter(|o| o.waits_for.as_ref().is_some_and(|w| w.kind == "Raft")).count();
+    let held = report(&world.hub, &entry, |r| r.held_prune.is_some())
+        .await
+        .held_prune
+        .unwrap();
+    let entry = world
+        .hub
+        .set(service.removal(DeletionPolicy::Delete, Some(held.digest)));
+    let waits = |r: &ServiceReport| {
+        r.objects
+            .iter()
+            .filter(|o| o.waits_for.as_ref().is_some_and(|w| w.kind == "Raft"))
+            .count()
+    };
     let waiting = report(&world.hub, &entry, |r| waits(r) == 2).await;
     let waits = format!("waits until Raft.{group} {place}/raft is gone");
     assert!(message(&waiting, "ConfigMap", "early").contains(&waits), "{waiting:#?}");
@@ -269,7 +365,12 @@ spec:
     let definitions = api(&client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "");
     let left = definitions.get(&format!("rafts.{group}")).await.unwrap();
     assert!(left.metadata.deletion_timestamp.is_none() && maps.get_opt("early").await.unwrap().is_some());
-    write(&api(&client, &group, "v1", "Raft", &place), "raft", json!({"metadata": {"finalizers": null}})).await;
+    write(
+        &api(&client, &group, "v1", "Raft", &place),
+        "raft",
+        json!({"metadata": {"finalizers": null}}),
+    )
+    .await;
     outcome(&world.hub, &entry, Outcome::Removed).await;
     gone(&definitions, &format!("rafts.{group}")).await;
     gone(&maps, "early").await;
@@ -279,13 +380,24 @@ spec:
 async fn what_is_protected_stays_and_loses_our_marks_with_its_service() {
     let world = world().await;
     let place = world.hub.place("guarded");
-    let (kept, other) =
-        (annotated("kept", "1", "kustomize.toolkit.fluxcd.io/prune: disabled"), config_map("other", "1"));
+    let (kept, other) = (
+        annotated("kept", "1", "kustomize.toolkit.fluxcd.io/prune: disabled"),
+        config_map("other", "1"),
+    );
     let third = config_map("third", "1");
-    let service = world.applied("guarded", &[("a.yaml", &kept), ("b.yaml", &other), ("c.yaml", &third)]).await;
-    let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &other), ("c.yaml", &third)]).entry());
+    let service = world
+        .applied("guarded", &[("a.yaml", &kept), ("b.yaml", &other), ("c.yaml", &third)])
+        .await;
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("b.yaml", &other), ("c.yaml", &third)])
+            .entry(),
+    );
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
-    assert!(message(&applied, "ConfigMap", "kept").contains("prune: disabled"), "{applied:#?}");
+    assert!(
+        message(&applied, "ConfigMap", "kept").contains("prune: disabled"),
+        "{applied:#?}"
+    );
     // The live object is protected by hand. When the value is put back, the agent has seen the protection.
     let maps = config_maps(&world.client().await, &place);
     let protect = json!({"metadata": {"annotations": {"farwater.dev/prune": "disabled"}}, "data": {"value": "x"}});
@@ -308,7 +420,13 @@ async fn what_is_protected_stays_and_loses_our_marks_with_its_service() {
     for name in ["kept", "third"] {
         let metadata = maps.get(name).await.unwrap().metadata;
         assert!(metadata.labels.unwrap_or_default().is_empty(), "{name}");
-        assert!(!metadata.annotations.unwrap_or_default().contains_key("farwater.dev/owner"), "{name}");
+        assert!(
+            !metadata
+                .annotations
+                .unwrap_or_default()
+                .contains_key("farwater.dev/owner"),
+            "{name}"
+        );
     }
 }
 
@@ -329,9 +447,21 @@ async fn what_other_tools_leave_alone_is_left_alone() {
     let maps = config_maps(&world.client().await, &place);
     assert!(maps.get_opt("never").await.unwrap().is_none());
     let applied = outcome(&world.hub, &service.entry(), Outcome::Applied).await;
-    assert!(applied.objects.iter().all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)), "{applied:#?}");
-    assert!(message(&applied, "ConfigMap", "never").starts_with("left alone: its annotation"), "{applied:#?}");
-    assert!(message(&applied, "ConfigMap", "merged").contains("means nothing here"), "{applied:#?}");
+    assert!(
+        applied
+            .objects
+            .iter()
+            .all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)),
+        "{applied:#?}"
+    );
+    assert!(
+        message(&applied, "ConfigMap", "never").starts_with("left alone: its annotation"),
+        "{applied:#?}"
+    );
+    assert!(
+        message(&applied, "ConfigMap", "merged").contains("means nothing here"),
+        "{applied:#?}"
+    );
 
     // Somebody pauses one live object, and changes both. The next version changes neither, and the service is healthy.
     let pause = json!({"metadata": {"annotations": {flux("reconcile"): "disabled"}}});
@@ -342,12 +472,23 @@ async fn what_other_tools_leave_alone_is_left_alone() {
     write(&maps, "once", json!({"data": {"value": "mine"}})).await;
     let entry = world.hub.set(service.with(&world.hub, &second).entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
-    assert!(applied.objects.iter().all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)), "{applied:#?}");
+    assert!(
+        applied
+            .objects
+            .iter()
+            .all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)),
+        "{applied:#?}"
+    );
     for name in ["paused", "once"] {
         assert_eq!(maps.get(name).await.unwrap().data["data"]["value"], "mine", "{name}");
     }
     // When it is no longer paused, it is changed to what its source says.
-    write(&maps, "paused", json!({"metadata": {"annotations": {flux("reconcile"): null}}})).await;
+    write(
+        &maps,
+        "paused",
+        json!({"metadata": {"annotations": {flux("reconcile"): null}}}),
+    )
+    .await;
     value(&maps, "paused", "2").await;
 }
 
@@ -370,7 +511,11 @@ spec:
         )
     };
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: shared}\ndata: {ours: '1', theirs: '1'}\n";
-    let mut service = Service::new(&world.hub, "ignoring", &[("a.yaml", &deployment("one")), ("b.yaml", map)]);
+    let mut service = Service::new(
+        &world.hub,
+        "ignoring",
+        &[("a.yaml", &deployment("one")), ("b.yaml", map)],
+    );
     service.deployment.options.ignore_differences = vec![IgnoreDifference {
         kind: Some("ConfigMap".into()),
         managed_fields_managers: vec!["somebody".into()],
@@ -379,20 +524,32 @@ spec:
     let entry = world.hub.set(service.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     let client = world.client().await;
-    let (deployments, maps) = (api(&client, "apps", "v1", "Deployment", &place), config_maps(&client, &place));
+    let (deployments, maps) = (
+        api(&client, "apps", "v1", "Deployment", &place),
+        config_maps(&client, &place),
+    );
     write(&deployments, "scaled", json!({"spec": {"replicas": 3}})).await;
     write(&maps, "shared", json!({"data": {"theirs": "2"}})).await;
     // A drift of another field is repaired. This shows that the watch has seen the earlier change.
     write(&maps, "shared", json!({"data": {"theirs": "3"}})).await;
-    let rival = PatchParams { field_manager: Some("rival".into()), ..PatchParams::default() };
-    maps.patch("shared", &rival, &Patch::Merge(json!({"data": {"ours": "x"}}))).await.unwrap();
+    let rival = PatchParams {
+        field_manager: Some("rival".into()),
+        ..PatchParams::default()
+    };
+    maps.patch("shared", &rival, &Patch::Merge(json!({"data": {"ours": "x"}})))
+        .await
+        .unwrap();
     wait_for("the other field to be put back", PATIENCE, || async {
         Ok((maps.get("shared").await?.data["data"] == json!({"ours": "1", "theirs": "3"})).then_some(()))
     })
     .await
     .unwrap();
     assert_eq!(deployments.get("scaled").await.unwrap().data["spec"]["replicas"], 3);
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &deployment("two")), ("b.yaml", map)]).entry());
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &deployment("two")), ("b.yaml", map)])
+            .entry(),
+    );
     outcome(&world.hub, &entry, Outcome::Applied).await;
     let live = deployments.get("scaled").await.unwrap();
     assert_eq!(live.data["spec"]["template"]["spec"]["containers"][0]["image"], "two");
@@ -409,9 +566,15 @@ async fn fields_that_an_expression_picks_are_others_and_no_drift() {
              data: {{auto.size: '{value}', auto.rate: '{value}', fixed: '{value}'}}\n"
         )
     };
-    let rule = |expression: &str| IgnoreDifference { expression: Some(expression.into()), ..Default::default() };
+    let rule = |expression: &str| IgnoreDifference {
+        expression: Some(expression.into()),
+        ..Default::default()
+    };
     let mut service = Service::new(&world.hub, "tuning", &[("a.yaml", &map("1"))]);
-    let rules = [rule("field.startsWith('/data/auto.')"), rule("self.data.absent == field")];
+    let rules = [
+        rule("field.startsWith('/data/auto.')"),
+        rule("self.data.absent == field"),
+    ];
     service.deployment.options.ignore_differences = rules.to_vec();
     let entry = world.hub.set(service.entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
@@ -434,7 +597,9 @@ async fn fields_that_an_expression_picks_are_others_and_no_drift() {
         }
     };
     is(json!({"auto.size": "5", "auto.rate": "1", "fixed": "1"})).await;
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &map("2"))]).entry());
+    let entry = world
+        .hub
+        .set(service.with(&world.hub, &[("a.yaml", &map("2"))]).entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     is(json!({"auto.size": "5", "auto.rate": "1", "fixed": "2"})).await;
 }
@@ -448,19 +613,34 @@ async fn what_exists_is_adopted_as_the_policy_says() {
     let maps = config_maps(&client, &place);
     for (name, value) in [("same", "1"), ("other", "mine"), ("never", "1")] {
         let map = json!({"metadata": {"name": name}, "data": {"value": value}});
-        let params = PostParams { field_manager: Some("somebody".into()), ..PostParams::default() };
-        maps.create(&params, &serde_json::from_value(map).unwrap()).await.unwrap();
+        let params = PostParams {
+            field_manager: Some("somebody".into()),
+            ..PostParams::default()
+        };
+        maps.create(&params, &serde_json::from_value(map).unwrap())
+            .await
+            .unwrap();
     }
     let never = annotated("never", "1", "farwater.dev/adopt: Never");
-    let files = [("a.yaml", config_map("same", "1")), ("b.yaml", config_map("other", "1")), ("c.yaml", never)];
+    let files = [
+        ("a.yaml", config_map("same", "1")),
+        ("b.yaml", config_map("other", "1")),
+        ("c.yaml", never),
+    ];
     let files: Vec<(&str, &str)> = files.iter().map(|(n, t)| (*n, t.as_str())).collect();
     let mut service = Service::new(&world.hub, "adopting", &files);
     service.deployment.options.adopt = AdoptPolicy::IfNoDifference;
     let entry = world.hub.set(service.entry());
     let refused = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert_eq!(object(&refused, "ConfigMap", "same").sync, SyncState::Synced);
-    assert!(message(&refused, "ConfigMap", "other").contains("differs: .data.value (somebody)"), "{refused:#?}");
-    assert!(message(&refused, "ConfigMap", "never").contains("adopt policy is Never"), "{refused:#?}");
+    assert!(
+        message(&refused, "ConfigMap", "other").contains("differs: .data.value (somebody)"),
+        "{refused:#?}"
+    );
+    assert!(
+        message(&refused, "ConfigMap", "never").contains("adopt policy is Never"),
+        "{refused:#?}"
+    );
     value(&maps, "other", "mine").await;
     assert!(maps.get("never").await.unwrap().metadata.labels.is_none());
     // An object whose apply was refused isn't ours to delete.
@@ -478,7 +658,10 @@ async fn a_conflict_names_the_other_manager_whoever_wins() {
     let service = world.applied("disputed", &[("a.yaml", &config_map("a", "1"))]).await;
     let maps = config_maps(&client, &place);
     write(&maps, "a", json!({"data": {"value": "theirs"}})).await;
-    let won = report(&world.hub, &service.entry(), |r| message(r, "ConfigMap", "a").contains("somebody")).await;
+    let won = report(&world.hub, &service.entry(), |r| {
+        message(r, "ConfigMap", "a").contains("somebody")
+    })
+    .await;
     let told = "took fields of others: .data.value (somebody), last at 20";
     assert!(message(&won, "ConfigMap", "a").contains(told), "{won:#?}");
     value(&maps, "a", "1").await;
@@ -499,7 +682,11 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     let world = world().await;
     let place = world.hub.place("reporting");
     let ignored = annotated("ignored", "1", "farwater.dev/drift: Ignore");
-    let files = [("a.yaml", config_map("a", "1")), ("b.yaml", config_map("b", "1")), ("c.yaml", ignored)];
+    let files = [
+        ("a.yaml", config_map("a", "1")),
+        ("b.yaml", config_map("b", "1")),
+        ("c.yaml", ignored),
+    ];
     let files: Vec<(&str, &str)> = files.iter().map(|(n, t)| (*n, t.as_str())).collect();
     let mut service = Service::new(&world.hub, "reporting", &files);
     service.deployment.options.drift = DriftMode::Report;
@@ -510,20 +697,31 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     write(&maps, "a", json!({"data": {"value": "theirs"}})).await;
     maps.delete("b", &Default::default()).await.unwrap();
     let drifted = report(&world.hub, &entry, |r| {
-        ["a", "b"].iter().all(|name| object(r, "ConfigMap", name).sync == SyncState::Drifted)
+        ["a", "b"]
+            .iter()
+            .all(|name| object(r, "ConfigMap", name).sync == SyncState::Drifted)
     })
     .await;
     assert_eq!(drifted.outcome, Outcome::Applied);
     let told = "others changed it: .data.value (somebody), last at 20";
     assert!(message(&drifted, "ConfigMap", "a").contains(told), "{drifted:#?}");
-    assert!(message(&drifted, "ConfigMap", "b").contains("others deleted it"), "{drifted:#?}");
+    assert!(
+        message(&drifted, "ConfigMap", "b").contains("others deleted it"),
+        "{drifted:#?}"
+    );
     assert_eq!(object(&drifted, "ConfigMap", "ignored").sync, SyncState::Synced);
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "theirs");
     assert_eq!(maps.get("ignored").await.unwrap().data["data"]["value"], "theirs");
     // A new version is applied nevertheless.
-    let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("b.yaml", &config_map("b", "2"))]);
+    let next = service.with(
+        &world.hub,
+        &[("a.yaml", &config_map("a", "2")), ("b.yaml", &config_map("b", "2"))],
+    );
     let entry = world.hub.set(next.entry());
-    report(&world.hub, &entry, |r| r.objects.iter().filter(|o| o.sync == SyncState::Synced).count() == 2).await;
+    report(&world.hub, &entry, |r| {
+        r.objects.iter().filter(|o| o.sync == SyncState::Synced).count() == 2
+    })
+    .await;
     value(&maps, "a", "2").await;
     value(&maps, "b", "2").await;
 }
@@ -544,14 +742,20 @@ async fn overrule(client: &Client, place: &str) {
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never"}});
     let binding = json!({"metadata": {"name": place}, "spec": {"policyName": place}});
-    for (kind, object) in [("MutatingAdmissionPolicy", policy), ("MutatingAdmissionPolicyBinding", binding)] {
+    for (kind, object) in [
+        ("MutatingAdmissionPolicy", policy),
+        ("MutatingAdmissionPolicyBinding", binding),
+    ] {
         let object = serde_json::from_value(object).unwrap();
         let policies = api(client, "admissionregistration.k8s.io", "v1", kind, "");
         policies.create(&PostParams::default(), &object).await.unwrap();
     }
     let probe = serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"value": "1"}})).unwrap();
     let maps = config_maps(client, place);
-    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     wait_for("the policy to be in force", PATIENCE, || async {
         let made = maps.create(&dry_run, &probe).await?;
         Ok((made.data["data"]["value"] == "overruled").then_some(()))
@@ -580,12 +784,24 @@ async fn a_value_that_the_api_server_overrules_is_told_and_not_fought_for() {
     let before = maps.get("a").await.unwrap();
     assert_eq!(before.data["data"]["value"], "overruled");
     // The overruled value counts as applied. The message stays for the next version, which doesn't change the object.
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &a), ("b.yaml", &config_map("b", "2"))]).entry());
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &a), ("b.yaml", &config_map("b", "2"))])
+            .entry(),
+    );
     report(&world.hub, &entry, |r| r.outcome == Outcome::Applied && is_told(r)).await;
     value(&maps, "b", "2").await;
-    assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, before.metadata.resource_version);
+    assert_eq!(
+        maps.get("a").await.unwrap().metadata.resource_version,
+        before.metadata.resource_version
+    );
     // A write by somebody else is a drift. Its repair doesn't change the value.
-    write(&maps, "a", json!({"metadata": {"labels": {"farwater.dev/service": null}}})).await;
+    write(
+        &maps,
+        "a",
+        json!({"metadata": {"labels": {"farwater.dev/service": null}}}),
+    )
+    .await;
     wait_for("the drift to be repaired", PATIENCE, || async {
         let labels = maps.get("a").await?.metadata.labels.unwrap_or_default();
         Ok(labels.contains_key("farwater.dev/service").then_some(()))
@@ -600,16 +816,24 @@ async fn a_replaced_object_loses_what_others_added() {
     let world = world().await;
     let place = world.hub.place("replaced");
     let map = |value: &str| annotated("a", value, "argocd.argoproj.io/sync-options: Replace=true");
-    let service = world.applied("replaced", &[("a.yaml", &map("1")), ("b.yaml", &config_map("b", "1"))]).await;
+    let service = world
+        .applied("replaced", &[("a.yaml", &map("1")), ("b.yaml", &config_map("b", "1"))])
+        .await;
     let maps = config_maps(&world.client().await, &place);
     for name in ["a", "b"] {
         write(&maps, name, json!({"data": {"added": "x"}})).await;
     }
-    let entry =
-        world.hub.set(service.with(&world.hub, &[("a.yaml", &map("2")), ("b.yaml", &config_map("b", "2"))]).entry());
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &map("2")), ("b.yaml", &config_map("b", "2"))])
+            .entry(),
+    );
     outcome(&world.hub, &entry, Outcome::Applied).await;
     assert_eq!(maps.get("a").await.unwrap().data["data"], json!({"value": "2"}));
-    assert_eq!(maps.get("b").await.unwrap().data["data"], json!({"value": "2", "added": "x"}));
+    assert_eq!(
+        maps.get("b").await.unwrap().data["data"],
+        json!({"value": "2", "added": "x"})
+    );
     // The fields are ours: drift is seen and repaired.
     write(&maps, "a", json!({"data": {"value": "x"}})).await;
     value(&maps, "a", "2").await;

@@ -48,7 +48,10 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     let service = world.applied("scaled", &[("a.yaml", &deployment("replicas: 1"))]).await;
     let deployments = api(&world.client().await, "apps", "v1", "Deployment", &place);
     // Writes as the autoscaler of kube-controller-manager does, which has no metrics here.
-    let autoscaler = PatchParams { field_manager: Some("horizontal-pod-autoscaler".into()), ..PatchParams::default() };
+    let autoscaler = PatchParams {
+        field_manager: Some("horizontal-pod-autoscaler".into()),
+        ..PatchParams::default()
+    };
     let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
     let scale = || deployments.patch_scale("web", &autoscaler, &three);
     let before = generation(&deployments).await;
@@ -60,8 +63,14 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     .await
     .unwrap();
     let message = &object(&noticed, "Deployment", "web").message;
-    assert!(message.starts_with("horizontal-pod-autoscaler (scale) keeps changing it back: "), "{message}");
-    assert!(message.contains("took fields of others: .spec.replicas (horizontal-pod-autoscaler)"), "{message}");
+    assert!(
+        message.starts_with("horizontal-pod-autoscaler (scale) keeps changing it back: "),
+        "{message}"
+    );
+    assert!(
+        message.contains("took fields of others: .spec.replicas (horizontal-pod-autoscaler)"),
+        "{message}"
+    );
     assert!(message.contains("farwater.dev/ignore-differences"), "{message}");
     let fought = generation(&deployments).await - before;
     assert!(fought >= WRITES, "{fought} changes before it was called a fight");
@@ -77,9 +86,15 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 
     // The next version leaves the field to the other writer.
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &deployment(""))]).entry());
+    let entry = world
+        .hub
+        .set(service.with(&world.hub, &[("a.yaml", &deployment(""))]).entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
-    assert_eq!(object(&applied, "Deployment", "web").sync, SyncState::Synced, "{applied:#?}");
+    assert_eq!(
+        object(&applied, "Deployment", "web").sync,
+        SyncState::Synced,
+        "{applied:#?}"
+    );
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 }
 
@@ -90,9 +105,18 @@ async fn install(client: &Client, name: &str) -> Webhook {
         is_ours.then(|| json!([{"op": "add", "path": "/data/value", "value": "theirs"}]))
     };
     let webhook = Webhook::start(theirs).await.unwrap();
-    let configurations = api(client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
+    let configurations = api(
+        client,
+        "admissionregistration.k8s.io",
+        "v1",
+        "MutatingWebhookConfiguration",
+        "",
+    );
     let configuration = webhook::configuration(name, &webhook.client(), ["", "v1", "configmaps"], "disputed");
-    configurations.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
+    configurations
+        .create(&PostParams::default(), &serde_json::from_value(configuration).unwrap())
+        .await
+        .unwrap();
     until_value(client, "theirs").await;
     webhook
 }
@@ -101,7 +125,13 @@ async fn install(client: &Client, name: &str) -> Webhook {
 async fn until_value(client: &Client, expected: &str) {
     let map = json!({"metadata": {"name": "probe", "labels": {"disputed": "yes"}}, "data": {"value": "ours"}});
     let probe: DynamicObject = serde_json::from_value(map).unwrap();
-    let (maps, dry) = (config_maps(client, "default"), PostParams { dry_run: true, ..PostParams::default() });
+    let (maps, dry) = (
+        config_maps(client, "default"),
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+    );
     wait_for("the webhook to be asked, or no more", PATIENCE, || async {
         let made = maps.create(&dry, &probe).await?;
         Ok((made.data["data"]["value"] == expected).then_some(()))
@@ -112,9 +142,11 @@ async fn until_value(client: &Client, expected: &str) {
 
 async fn polls(world: &World, count: u64) {
     let before = world.hub.polls();
-    wait_for("some polls", PATIENCE, || async { Ok((world.hub.polls() >= before + count).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("some polls", PATIENCE, || async {
+        Ok((world.hub.polls() >= before + count).then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -133,7 +165,9 @@ async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write()
     };
     let maps = config_maps(&client, &place);
     for version in ["1", "2"] {
-        let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed(version))]).entry());
+        let entry = world
+            .hub
+            .set(service.with(&world.hub, &[("a.yaml", &disputed(version))]).entry());
         report(&world.hub, &entry, is_told).await;
         value(&maps, "a", "theirs").await;
         let written = maps.get("a").await.unwrap().metadata.resource_version;
@@ -155,11 +189,19 @@ async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write()
     assert!(is_told(&world.hub.report(service.uid()).unwrap()));
 
     // Without the webhook, the next version is as its source says.
-    let configurations = api(&client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
+    let configurations = api(
+        &client,
+        "admissionregistration.k8s.io",
+        "v1",
+        "MutatingWebhookConfiguration",
+        "",
+    );
     configurations.delete(&name, &DeleteParams::default()).await.unwrap();
     until_value(&client, "ours").await;
     drop(webhook);
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed("3"))]).entry());
+    let entry = world
+        .hub
+        .set(service.with(&world.hub, &[("a.yaml", &disputed("3"))]).entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     value(&maps, "a", "3").await;
     assert_eq!(object(&applied, "ConfigMap", "a").message, "");

@@ -47,7 +47,12 @@ pub async fn pods(client: &Client, namespace: &str, app: &str, count: usize) -> 
     let what = format!("{count} pods of {app}");
     let named = wait_for(&what, PATIENCE, || async {
         let items = pods.list(&selector).await?.items;
-        Ok((items.len() == count).then(|| items.into_iter().filter_map(|pod| pod.metadata.name).collect::<Vec<_>>()))
+        Ok((items.len() == count).then(|| {
+            items
+                .into_iter()
+                .filter_map(|pod| pod.metadata.name)
+                .collect::<Vec<_>>()
+        }))
     });
     let mut named = named.await.unwrap();
     named.sort();
@@ -77,14 +82,20 @@ pub fn ready() -> Value {
 /// Waits until the message of an object contains this text, and returns its report.
 pub async fn said(hub: &FakeHub, entry: &Entry, kind: &str, name: &str, text: &str) -> ObjectReport {
     let of = |report: &ServiceReport| {
-        report.objects.iter().any(|o| o.object.kind == kind && o.object.name == name && o.message.contains(text))
+        report
+            .objects
+            .iter()
+            .any(|o| o.object.kind == kind && o.object.name == name && o.message.contains(text))
     };
     object(&report(hub, entry, of).await, kind, name).clone()
 }
 
 pub async fn healthy(hub: &FakeHub, entry: &Entry, kind: &str, name: &str) -> ObjectReport {
     let of = |report: &ServiceReport| {
-        report.objects.iter().any(|o| o.object.kind == kind && o.object.name == name && o.health == Health::Current)
+        report
+            .objects
+            .iter()
+            .any(|o| o.object.kind == kind && o.object.name == name && o.health == Health::Current)
     };
     object(&report(hub, entry, of).await, kind, name).clone()
 }
@@ -112,11 +123,18 @@ async fn a_deployment_is_explained_by_its_worst_pod() {
     );
     let found = said(&world.hub, &entry, "Deployment", "web", &expected).await;
     eprintln!("named after {:.1} s", begun.elapsed().as_secs_f64());
-    assert_eq!((found.sync, found.health), (SyncState::Synced, Health::InProgress), "{found:?}");
+    assert_eq!(
+        (found.sync, found.health),
+        (SyncState::Synced, Health::InProgress),
+        "{found:?}"
+    );
 
     // The state of the other pod is worse.
     set_status(&pods, &names[1], loops()).await;
-    let expected = format!("Pod {}: container main: CrashLoopBackOff, exit code 137 (OOMKilled); 1 more pod", names[1]);
+    let expected = format!(
+        "Pod {}: container main: CrashLoopBackOff, exit code 137 (OOMKilled); 1 more pod",
+        names[1]
+    );
     let found = said(&world.hub, &entry, "Deployment", "web", &expected).await;
     assert!(!found.message.contains("hunter2"), "{}", found.message);
 
@@ -137,17 +155,27 @@ async fn what_a_quota_keeps_from_being_made_is_named() {
     create(&client, "", "v1", "ResourceQuota", &place, none).await;
     let quotas = api(&client, "", "v1", "ResourceQuota", &place);
     wait_for("the quota to count", PATIENCE, || async {
-        Ok(quotas.get("none").await?.data["status"]["hard"].is_object().then_some(()))
+        Ok(quotas.get("none").await?.data["status"]["hard"]
+            .is_object()
+            .then_some(()))
     })
     .await
     .unwrap();
     let (web, db) = (workload("Deployment", "web", 1), workload("StatefulSet", "db", 1));
     let (_, entry) = set(world, "quota", &[("a.yaml", &web), ("b.yaml", &db)]);
     let found = said(&world.hub, &entry, "Deployment", "web", "exceeded quota: none").await;
-    assert!(found.message.contains("ReplicaSet web-") && found.message.contains("FailedCreate"), "{}", found.message);
+    assert!(
+        found.message.contains("ReplicaSet web-") && found.message.contains("FailedCreate"),
+        "{}",
+        found.message
+    );
     // The StatefulSet's controller reports this only as an event.
     let found = said(&world.hub, &entry, "StatefulSet", "db", "exceeded quota: none").await;
-    assert!(found.message.starts_with("0 of 1 replicas exist; FailedCreate: "), "{}", found.message);
+    assert!(
+        found.message.starts_with("0 of 1 replicas exist; FailedCreate: "),
+        "{}",
+        found.message
+    );
 }
 
 #[tokio::test]
@@ -156,19 +184,42 @@ async fn what_an_account_may_not_read_is_said_and_fails_nothing() {
     let place = world.hub.place("narrow");
     let client = world.client().await;
     create(&client, "", "v1", "Namespace", "", json!({"metadata": {"name": place}})).await;
-    create(&client, "", "v1", "ServiceAccount", &place, json!({"metadata": {"name": "deployer"}})).await;
+    create(
+        &client,
+        "",
+        "v1",
+        "ServiceAccount",
+        &place,
+        json!({"metadata": {"name": "deployer"}}),
+    )
+    .await;
     let role = json!({"metadata": {"name": "deployer"}, "rules": [
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]}]});
     create(&client, "rbac.authorization.k8s.io", "v1", "Role", &place, role).await;
     let binding = json!({"metadata": {"name": "deployer"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "deployer"},
         "subjects": [{"kind": "ServiceAccount", "name": "deployer", "namespace": place}]});
-    create(&client, "rbac.authorization.k8s.io", "v1", "RoleBinding", &place, binding).await;
+    create(
+        &client,
+        "rbac.authorization.k8s.io",
+        "v1",
+        "RoleBinding",
+        &place,
+        binding,
+    )
+    .await;
     let mut service = Service::new(&world.hub, "narrow", &[("a.yaml", &workload("Deployment", "web", 1))]);
-    service.deployment.ceiling.service_account = ServiceAccount { namespace: place, name: "deployer".into() };
+    service.deployment.ceiling.service_account = ServiceAccount {
+        namespace: place,
+        name: "deployer".into(),
+    };
     let entry = world.hub.set(service.entry());
     let found = said(&world.hub, &entry, "Deployment", "web", "why can't be told: Forbidden").await;
-    assert_eq!((found.sync, found.health), (SyncState::Synced, Health::InProgress), "{found:?}");
+    assert_eq!(
+        (found.sync, found.health),
+        (SyncState::Synced, Health::InProgress),
+        "{found:?}"
+    );
     assert!(found.message.contains("replicasets"), "{}", found.message);
     outcome(&world.hub, &entry, Outcome::Applied).await;
 }
@@ -184,12 +235,18 @@ async fn a_custom_resource_is_waited_for_until_its_controller_has_seen_it() {
     let (service, entry) = set(world, "seen", &[("a.yaml", &boat), ("b.yaml", &next)]);
     let found = said(&world.hub, &entry, "Boat", "boat", UNSEEN).await;
     assert_eq!(found.health, Health::InProgress);
-    let waits =
-        report(&world.hub, &entry, |r| r.outcome == Outcome::Applying && r.message.contains("wave 1 has not begun"))
-            .await;
+    let waits = report(&world.hub, &entry, |r| {
+        r.outcome == Outcome::Applying && r.message.contains("wave 1 has not begun")
+    })
+    .await;
     assert_eq!(object(&waits, "ConfigMap", "next").sync, SyncState::Waiting);
 
-    set_status(&api(&client, &group, "v1", "Boat", &place), "boat", json!({"observedGeneration": 1})).await;
+    set_status(
+        &api(&client, &group, "v1", "Boat", &place),
+        "boat",
+        json!({"observedGeneration": 1}),
+    )
+    .await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
     // The agent did not go on because a time limit passed.
     let is_given_up = |report: &ServiceReport| report.objects.iter().any(|object| object.message == NEVER_SEEN);
@@ -220,7 +277,13 @@ async fn a_custom_resource_is_explained_by_the_pods_of_what_it_owns() {
         set_status(&pods, &names[0], if name == "data" { pulls() } else { loops() }).await;
     }
     let found = said(&world.hub, &entry, "Database", "main", "ImagePullBackOff").await;
-    assert!(found.message.starts_with("Starting: 1 of 2 parts; Deployment data, Pod data-"), "{}", found.message);
+    assert!(
+        found
+            .message
+            .starts_with("Starting: 1 of 2 parts; Deployment data, Pod data-"),
+        "{}",
+        found.message
+    );
     assert!(!found.message.contains("foreign"), "{}", found.message);
 }
 
@@ -235,8 +298,15 @@ async fn a_claim_that_waits_for_its_consumer_keeps_nobody_waiting() {
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data}}\nspec: {{storageClassName: {late}, \
          accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}\n"
     );
-    let (_, entry) = set(world, "claims", &[("a.yaml", &claim), ("b.yaml", &in_next_wave("next"))]);
+    let (_, entry) = set(
+        world,
+        "claims",
+        &[("a.yaml", &claim), ("b.yaml", &in_next_wave("next"))],
+    );
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     let claim = object(&applied, "PersistentVolumeClaim", "data");
-    assert_eq!((claim.health, claim.message.as_str()), (Health::Current, "waits for its first consumer"));
+    assert_eq!(
+        (claim.health, claim.message.as_str()),
+        (Health::Current, "waits for its first consumer")
+    );
 }

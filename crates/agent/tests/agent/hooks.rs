@@ -23,7 +23,10 @@ use kube::{
 use serde_json::json;
 
 fn hook<'a>(report: &'a ServiceReport, phase: HookPhase, name: &str) -> &'a HookReport {
-    let found = report.hooks.iter().find(|hook| hook.phase == phase && hook.object.name == name);
+    let found = report
+        .hooks
+        .iter()
+        .find(|hook| hook.phase == phase && hook.object.name == name);
     found.unwrap_or_else(|| panic!("no {phase} hook {name} in {report:#?}"))
 }
 
@@ -39,8 +42,13 @@ async fn running(world: &World, entry: &Entry, phase: HookPhase, name: &str) -> 
 }
 
 async fn touch(maps: &Api<DynamicObject>, name: &str) {
-    let other = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
-    maps.patch(name, &other, &Patch::Merge(json!({"data": {"value": "x"}}))).await.unwrap();
+    let other = PatchParams {
+        field_manager: Some("somebody".into()),
+        ..PatchParams::default()
+    };
+    maps.patch(name, &other, &Patch::Merge(json!({"data": {"value": "x"}})))
+        .await
+        .unwrap();
 }
 
 async fn is_there(api: &Api<DynamicObject>, name: &str) -> bool {
@@ -49,7 +57,10 @@ async fn is_there(api: &Api<DynamicObject>, name: &str) -> bool {
 
 async fn namespace(client: &Client, name: &str) {
     let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    api(client, "", "v1", "Namespace", "").create(&Default::default(), &namespace).await.unwrap();
+    api(client, "", "v1", "Namespace", "")
+        .create(&Default::default(), &namespace)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -58,13 +69,22 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     let place = world.hub.place("once");
     let client = world.client().await;
     let pre = job("pre", "farwater.dev/hook: PreSync", "1");
-    let post = job("post", "helm.sh/hook: 'post-install,post-upgrade', helm.sh/hook-weight: '5'", "1");
+    let post = job(
+        "post",
+        "helm.sh/hook: 'post-install,post-upgrade', helm.sh/hook-weight: '5'",
+        "1",
+    );
     let settings = config_map("before", "1").replace(
         "{name: before}",
         "{name: before, annotations: {argocd.argoproj.io/hook: PreSync, argocd.argoproj.io/sync-wave: '-1'}}",
     );
     let map = config_map("settings", "1");
-    let files = [("a.yaml", pre.as_str()), ("b.yaml", &map), ("c.yaml", &post), ("d.yaml", &settings)];
+    let files = [
+        ("a.yaml", pre.as_str()),
+        ("b.yaml", &map),
+        ("c.yaml", &post),
+        ("d.yaml", &settings),
+    ];
     let service = Service::new(&world.hub, "once", &files);
     let entry = world.hub.set(service.entry());
     let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
@@ -73,8 +93,16 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     assert_eq!(waiting.outcome, Outcome::Applying);
     assert_eq!(hook(&waiting, HookPhase::PreSync, "before").state, HookState::Succeeded);
     let held = object(&waiting, "ConfigMap", "settings");
-    assert_eq!((held.sync, held.waits_for.as_ref().unwrap().name.as_str()), (SyncState::Waiting, "pre"));
-    assert!(held.message.contains(&format!("PreSync hook Job.batch {place}/pre is running")), "{}", held.message);
+    assert_eq!(
+        (held.sync, held.waits_for.as_ref().unwrap().name.as_str()),
+        (SyncState::Waiting, "pre")
+    );
+    assert!(
+        held.message
+            .contains(&format!("PreSync hook Job.batch {place}/pre is running")),
+        "{}",
+        held.message
+    );
     assert!(!is_there(&maps, "settings").await && is_there(&maps, "before").await && !is_there(&jobs, "post").await);
 
     end_job(&client, &place, "pre", 0).await;
@@ -120,11 +148,19 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     let place = world.hub.place("failing");
     let client = world.client().await;
     let pre = |argument: &str| {
-        job("pre", "argocd.argoproj.io/hook: PreSync, argocd.argoproj.io/hook-delete-policy: HookSucceeded", argument)
+        job(
+            "pre",
+            "argocd.argoproj.io/hook: PreSync, argocd.argoproj.io/hook-delete-policy: HookSucceeded",
+            argument,
+        )
     };
     let alarm = job("alarm", "argocd.argoproj.io/hook: SyncFail", "1");
     let (map, broken) = (config_map("settings", "1"), pre("bad"));
-    let service = Service::new(&world.hub, "failing", &[("a.yaml", &broken), ("b.yaml", &map), ("c.yaml", &alarm)]);
+    let service = Service::new(
+        &world.hub,
+        "failing",
+        &[("a.yaml", &broken), ("b.yaml", &map), ("c.yaml", &alarm)],
+    );
     let first = world.hub.set(service.entry());
     running(world, &first, HookPhase::PreSync, "pre").await;
     end_job(&client, &place, "pre", 3).await;
@@ -133,7 +169,9 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     let pre_hook = hook(&failed, HookPhase::PreSync, "pre");
     assert_eq!((pre_hook.state, pre_hook.exit_code), (HookState::Failed, Some(3)));
     assert!(
-        failed.message.contains(&format!("PreSync hook Job.batch {place}/pre failed: exit code 3")),
+        failed
+            .message
+            .contains(&format!("PreSync hook Job.batch {place}/pre failed: exit code 3")),
         "{}",
         failed.message
     );
@@ -153,11 +191,17 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     end_job(&client, &place, "pre", 4).await;
     let failed = outcome(&world.hub, &retried, Outcome::Failed).await;
     let retried = hook(&failed, HookPhase::PreSync, "pre");
-    assert!(retried.exit_code == Some(4) && retried.run != pre_hook.run, "{failed:#?}");
+    assert!(
+        retried.exit_code == Some(4) && retried.run != pre_hook.run,
+        "{failed:#?}"
+    );
 
     let fixed = pre("good");
-    let second =
-        world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &map), ("c.yaml", &alarm)]).entry());
+    let second = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &map), ("c.yaml", &alarm)])
+            .entry(),
+    );
     running(world, &second, HookPhase::PreSync, "pre").await;
     end_job(&client, &place, "pre", 0).await;
     let applied = outcome(&world.hub, &second, Outcome::Applied).await;
@@ -180,7 +224,11 @@ async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
     let pre = pod("pre", "farwater.dev/hook: PreSync", &place);
     let post = pod("post", "helm.sh/hook: 'post-install,post-upgrade'", &place);
     let map = config_map("settings", "1");
-    let service = Service::new(&world.hub, "podded", &[("a.yaml", &pre), ("b.yaml", &map), ("c.yaml", &post)]);
+    let service = Service::new(
+        &world.hub,
+        "podded",
+        &[("a.yaml", &pre), ("b.yaml", &map), ("c.yaml", &post)],
+    );
     let entry = world.hub.set(service.entry());
     running(world, &entry, HookPhase::PreSync, "pre").await;
     let maps = config_maps(&client, &place);
@@ -189,19 +237,27 @@ async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
     end_pod(&client, &place, "pre", 0).await;
     let waiting = running(world, &entry, HookPhase::PostSync, "post").await;
     let succeeded = hook(&waiting, HookPhase::PreSync, "pre");
-    assert_eq!((succeeded.state, succeeded.log.as_deref()), (HookState::Succeeded, Some(LOG)));
+    assert_eq!(
+        (succeeded.state, succeeded.log.as_deref()),
+        (HookState::Succeeded, Some(LOG))
+    );
     assert!(is_there(&maps, "settings").await);
 
     end_pod(&client, &place, "post", 3).await;
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(
-        failed.message.contains(&format!("PostSync hook Pod {place}/post failed: exit code 3")),
+        failed
+            .message
+            .contains(&format!("PostSync hook Pod {place}/post failed: exit code 3")),
         "{}",
         failed.message
     );
     let post_hook = hook(&failed, HookPhase::PostSync, "post");
     assert_eq!((post_hook.state, post_hook.exit_code), (HookState::Failed, Some(3)));
-    assert_eq!((post_hook.message.as_str(), post_hook.log.as_deref()), ("exit code 3", Some(LOG)));
+    assert_eq!(
+        (post_hook.message.as_str(), post_hook.log.as_deref()),
+        ("exit code 3", Some(LOG))
+    );
 }
 
 #[tokio::test]
@@ -209,7 +265,10 @@ async fn a_newer_version_ends_a_hook_that_runs() {
     let world = world().await;
     let place = world.hub.place("ended");
     let client = world.client().await;
-    let (hangs, map) = (job("hangs", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
+    let (hangs, map) = (
+        job("hangs", "farwater.dev/hook: PreSync", "1"),
+        config_map("settings", "1"),
+    );
     let service = Service::new(&world.hub, "ended", &[("a.yaml", &hangs), ("b.yaml", &map)]);
     let first = world.hub.set(service.entry());
     running(world, &first, HookPhase::PreSync, "hangs").await;
@@ -218,7 +277,11 @@ async fn a_newer_version_ends_a_hook_that_runs() {
     gone(&jobs(&client, &place), "hangs").await;
     let history = world.hub.history(&first.service.uid);
     let of_first = history.iter().filter(|report| report.entry == first.digest());
-    assert!(of_first.map(|report| report.outcome).any(|outcome| outcome == Outcome::Superseded));
+    assert!(
+        of_first
+            .map(|report| report.outcome)
+            .any(|outcome| outcome == Outcome::Superseded)
+    );
 }
 
 #[tokio::test]
@@ -230,11 +293,21 @@ async fn hooks_of_a_wave_begin_with_it_and_later_waves_wait_for_them() {
     let now = config_map("now", "1");
     let later =
         config_map("later", "1").replace("{name: later}", "{name: later, annotations: {farwater.dev/wave: '1'}}");
-    let service = Service::new(&world.hub, "syncing", &[("a.yaml", &with), ("b.yaml", &now), ("c.yaml", &later)]);
+    let service = Service::new(
+        &world.hub,
+        "syncing",
+        &[("a.yaml", &with), ("b.yaml", &now), ("c.yaml", &later)],
+    );
     let entry = world.hub.set(service.entry());
-    let waiting = report(&world.hub, &entry, |report| report.objects.iter().any(|o| o.waits_for.is_some())).await;
+    let waiting = report(&world.hub, &entry, |report| {
+        report.objects.iter().any(|o| o.waits_for.is_some())
+    })
+    .await;
     assert_eq!(object(&waiting, "ConfigMap", "now").sync, SyncState::Synced);
-    assert_eq!(object(&waiting, "ConfigMap", "later").waits_for.as_ref().unwrap().name, "with");
+    assert_eq!(
+        object(&waiting, "ConfigMap", "later").waits_for.as_ref().unwrap().name,
+        "with"
+    );
     end_job(&client, &place, "with", 0).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
     value(&config_maps(&client, &place), "later", "1").await;
@@ -249,20 +322,37 @@ async fn a_hook_is_never_made_over_what_is_not_its_services() {
     let jobs = jobs(&client, &place);
     let theirs = json!({"metadata": {"name": "pre"}, "spec": {"suspend": true, "template": {"spec": {
         "restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}}}});
-    jobs.create(&Default::default(), &serde_json::from_value(theirs).unwrap()).await.unwrap();
+    jobs.create(&Default::default(), &serde_json::from_value(theirs).unwrap())
+        .await
+        .unwrap();
     let uid = uid_of(&jobs, "pre").await;
-    let (pre, typo) = (job("pre", "farwater.dev/hook: PreSync", "1"), job("typo", "farwater.dev/hook: Before", "1"));
+    let (pre, typo) = (
+        job("pre", "farwater.dev/hook: PreSync", "1"),
+        job("typo", "farwater.dev/hook: Before", "1"),
+    );
     let map = config_map("settings", "1");
     let service = Service::new(&world.hub, "foreign", &[("a.yaml", &pre), ("b.yaml", &map)]);
     let entry = world.hub.set(service.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("was not made by this service"), "{}", failed.message);
+    assert!(
+        failed.message.contains("was not made by this service"),
+        "{}",
+        failed.message
+    );
     assert_eq!(uid_of(&jobs, "pre").await, uid);
     assert!(!is_there(&config_maps(&client, &place), "settings").await);
 
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &typo), ("b.yaml", &map)]).entry());
+    let entry = world
+        .hub
+        .set(service.with(&world.hub, &[("a.yaml", &typo), ("b.yaml", &map)]).entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("farwater.dev/hook is \"Before\", and must be PreSync"), "{}", failed.message);
+    assert!(
+        failed
+            .message
+            .contains("farwater.dev/hook is \"Before\", and must be PreSync"),
+        "{}",
+        failed.message
+    );
     assert!(!is_there(&config_maps(&client, &place), "settings").await);
 }
 
@@ -271,10 +361,20 @@ async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
     let world = world().await;
     let place = world.hub.place("departing");
     let client = world.client().await;
-    let (before, after) =
-        (job("before", "helm.sh/hook: pre-delete", "1"), job("after", "farwater.dev/hook: PostDelete", "1"));
-    let (pre, map) = (job("pre", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
-    let files = [("a.yaml", before.as_str()), ("b.yaml", &after), ("c.yaml", &pre), ("d.yaml", &map)];
+    let (before, after) = (
+        job("before", "helm.sh/hook: pre-delete", "1"),
+        job("after", "farwater.dev/hook: PostDelete", "1"),
+    );
+    let (pre, map) = (
+        job("pre", "farwater.dev/hook: PreSync", "1"),
+        config_map("settings", "1"),
+    );
+    let files = [
+        ("a.yaml", before.as_str()),
+        ("b.yaml", &after),
+        ("c.yaml", &pre),
+        ("d.yaml", &map),
+    ];
     let service = Service::new(&world.hub, "departing", &files);
     let entry = world.hub.set(service.entry());
     running(world, &entry, HookPhase::PreSync, "pre").await;
@@ -287,7 +387,9 @@ async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
     end_job(&client, &place, "before", 1).await;
     let failed = outcome(&world.hub, &removal, Outcome::Failed).await;
     assert!(
-        failed.message.contains(&format!("PreDelete hook Job.batch {place}/before failed: exit code 1")),
+        failed
+            .message
+            .contains(&format!("PreDelete hook Job.batch {place}/before failed: exit code 1")),
         "{}",
         failed.message
     );
@@ -328,15 +430,27 @@ async fn tests_run_when_all_is_healthy_and_one_that_fails_fails_the_version() {
     let entry = world.hub.set(service.entry());
     let waiting = running(world, &entry, HookPhase::Test, "tested-test-smoke").await;
     assert_eq!(waiting.outcome, Outcome::Applying);
-    assert_eq!(hook(&waiting, HookPhase::Test, "tested-test-smoke").test.as_deref(), Some("smoke"));
+    assert_eq!(
+        hook(&waiting, HookPhase::Test, "tested-test-smoke").test.as_deref(),
+        Some("smoke")
+    );
     end_job(&client, &place, "tested-test-smoke", 3).await;
     // The other test is not aborted because of that.
-    report(&world.hub, &entry, |report| hook(report, HookPhase::Test, "tested-test-smoke").state == HookState::Failed)
-        .await;
+    report(&world.hub, &entry, |report| {
+        hook(report, HookPhase::Test, "tested-test-smoke").state == HookState::Failed
+    })
+    .await;
     end_job(&client, &place, "tested-test-load", 0).await;
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("test smoke failed: exit code 3"), "{}", failed.message);
-    assert_eq!(hook(&failed, HookPhase::Test, "tested-test-load").state, HookState::Succeeded);
+    assert!(
+        failed.message.contains("test smoke failed: exit code 3"),
+        "{}",
+        failed.message
+    );
+    assert_eq!(
+        hook(&failed, HookPhase::Test, "tested-test-load").state,
+        HookState::Succeeded
+    );
 
     // A changed test of the same version runs again, and unchanged tests don't.
     let uid = uid_of(&jobs(&client, &place), "tested-test-load").await;

@@ -24,7 +24,10 @@ async fn a_lost_connection_is_no_refusal_and_runs_no_hook_of_a_failure() {
     let (map, other) = (config_map("map", "1"), config_map("other", "1"));
     let alarm = job("alarm", "argocd.argoproj.io/hook: SyncFail", "1");
     // More losses than one attempt repeats.
-    ground.server.set(Faults { lost: Some(("/configmaps/map".to_owned(), 6)), ..Faults::default() });
+    ground.server.set(Faults {
+        lost: Some(("/configmaps/map".to_owned(), 6)),
+        ..Faults::default()
+    });
     let service = ground.service("lost", &[("a.yaml", &map), ("b.yaml", &other), ("c.yaml", &alarm)]);
     let entry = ground.hub.set(service.entry());
     let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
@@ -52,16 +55,33 @@ async fn a_log_that_can_not_be_read_at_once_is_waited_for() {
     // A namespace accepts pods when it has their service account.
     uid_of(&api(&client, "", "v1", "ServiceAccount", &place), "default").await;
 
-    ground.server.set(Faults { reads: Some(("/log?".to_owned(), 503)), ..Faults::default() });
+    ground.server.set(Faults {
+        reads: Some(("/log?".to_owned(), 503)),
+        ..Faults::default()
+    });
     let pre = pod("pre", "farwater.dev/hook: PreSync", &place);
-    let entry = ground.hub.set(first.with(&ground.hub, &[("a.yaml", &map), ("b.yaml", &pre)]).entry());
-    report(&ground.hub, &entry, |report| report.hooks.iter().any(|hook| hook.state == HookState::Running)).await;
+    let entry = ground
+        .hub
+        .set(first.with(&ground.hub, &[("a.yaml", &map), ("b.yaml", &pre)]).entry());
+    report(&ground.hub, &entry, |report| {
+        report.hooks.iter().any(|hook| hook.state == HookState::Running)
+    })
+    .await;
     end_pod(&client, &place, "pre", 0).await;
-    report(&ground.hub, &entry, |report| report.hooks.iter().any(|hook| hook.message.contains("log can't be read")))
-        .await;
+    report(&ground.hub, &entry, |report| {
+        report
+            .hooks
+            .iter()
+            .any(|hook| hook.message.contains("log can't be read"))
+    })
+    .await;
     ground.server.set(Faults::default());
     let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
-    let hook = applied.hooks.iter().find(|hook| hook.phase == HookPhase::PreSync).unwrap();
+    let hook = applied
+        .hooks
+        .iter()
+        .find(|hook| hook.phase == HookPhase::PreSync)
+        .unwrap();
     assert_eq!((hook.state, hook.log.as_deref()), (HookState::Succeeded, Some(LOG)));
 }
 
@@ -73,7 +93,11 @@ async fn watches_that_begin_together_share_a_connection() {
         ("v1", "Secret", ""),
         ("v1", "ServiceAccount", ""),
         ("v1", "Service", "spec: {clusterIP: None}"),
-        ("v1", "PodTemplate", "template: {spec: {containers: [{name: main, image: x}]}}"),
+        (
+            "v1",
+            "PodTemplate",
+            "template: {spec: {containers: [{name: main, image: x}]}}",
+        ),
         ("rbac.authorization.k8s.io/v1", "Role", "rules: []"),
         ("networking.k8s.io/v1", "NetworkPolicy", "spec: {podSelector: {}}"),
         ("policy/v1", "PodDisruptionBudget", "spec: {minAvailable: 1}"),
@@ -87,7 +111,10 @@ async fn watches_that_begin_together_share_a_connection() {
             (format!("{kind}.yaml"), text)
         })
         .collect();
-    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(name, text)| (name.as_str(), text.as_str()))
+        .collect();
     let entry = ground.hub.set(ground.service("together", &files).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     let watched = || async { Ok((ground.server.seen().watches >= kinds.len() as u64).then_some(())) };
@@ -101,24 +128,37 @@ async fn watches_that_begin_together_share_a_connection() {
 async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
     let ground = Ground::new(0.2).await;
     let place = ground.hub.place("broken");
-    ground.server.set(Faults { cut: Some(Duration::from_secs(2)), ..Faults::default() });
+    ground.server.set(Faults {
+        cut: Some(Duration::from_secs(2)),
+        ..Faults::default()
+    });
     // Each round changes another object: whoever changes the same one again and again is in a fight, and the agent
     // pauses.
     let names: Vec<_> = (0..10).map(|round| format!("map-{round}")).collect();
-    let all: String = names.iter().map(|name| format!("---\n{}", config_map(name, "1"))).collect();
+    let all: String = names
+        .iter()
+        .map(|name| format!("---\n{}", config_map(name, "1")))
+        .collect();
     let entry = ground.hub.set(ground.service("broken", &[("a.yaml", &all)]).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     let client = ground.plane.client().await.unwrap();
     let maps = config_maps(&client, &place);
-    let other = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
+    let other = PatchParams {
+        field_manager: Some("somebody".into()),
+        ..PatchParams::default()
+    };
     // If each wait were twice as long as the last one, the later rounds would time out.
     for name in &names {
         let cut = ground.server.seen().cut;
-        maps.patch(name, &other, &Patch::Merge(json!({"data": {"value": "x"}}))).await.unwrap();
-        value(&maps, name, "1").await;
-        wait_for("another watch", PATIENCE, || async { Ok((ground.server.seen().cut > cut).then_some(())) })
+        maps.patch(name, &other, &Patch::Merge(json!({"data": {"value": "x"}})))
             .await
             .unwrap();
+        value(&maps, name, "1").await;
+        wait_for("another watch", PATIENCE, || async {
+            Ok((ground.server.seen().cut > cut).then_some(()))
+        })
+        .await
+        .unwrap();
     }
 }
 
@@ -126,7 +166,9 @@ async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
 async fn a_service_that_is_made_to_wait_keeps_no_other_waiting() {
     let ground = Ground::new(0.2).await;
     let maps = |count: usize| -> String {
-        (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
+        (0..count)
+            .map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1")))
+            .collect()
     };
     let service = ground.service("free", &[("a.yaml", &maps(1))]);
     let free = ground.hub.set(service.entry());
@@ -134,12 +176,19 @@ async fn a_service_that_is_made_to_wait_keeps_no_other_waiting() {
     let path = format!("/namespaces/{}/configmaps/", ground.hub.place("held"));
     // The longest time for which an attempt waits.
     let throttled = (path, Duration::from_secs(10));
-    ground.server.set(Faults { throttled: Some(throttled), ..Faults::default() });
+    ground.server.set(Faults {
+        throttled: Some(throttled),
+        ..Faults::default()
+    });
     // More requests than all services together may have in flight.
-    let held = ground.hub.set(ground.service("held", &[("a.yaml", &maps(100))]).entry());
+    let held = ground
+        .hub
+        .set(ground.service("held", &[("a.yaml", &maps(100))]).entry());
     let refused = || async { Ok((ground.server.seen().refused >= 64).then_some(())) };
     wait_for("all turns to be taken", PATIENCE, refused).await.unwrap();
-    let free = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &maps(10))]).entry());
+    let free = ground
+        .hub
+        .set(service.with(&ground.hub, &[("a.yaml", &maps(10))]).entry());
     outcome(&ground.hub, &free, Outcome::Applied).await;
     // No waiting request was sent a second time too early.
     let seen = ground.server.seen();

@@ -53,7 +53,10 @@ const CASES: &[Case] = &[
         kind: DEPLOYMENT,
         before: "spec: {WORKLOAD}|env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
         after: "spec: {WORKLOAD}|env: [{name: A, value: b}]",
-        expected: &[("/spec/template/spec/containers/0/env", r#"[{"name": "A", "value": "b"}]"#)],
+        expected: &[(
+            "/spec/template/spec/containers/0/env",
+            r#"[{"name": "A", "value": "b"}]"#,
+        )],
     },
     Case {
         name: "volume",
@@ -119,7 +122,10 @@ const CASES: &[Case] = &[
         kind: ("networking.k8s.io", "v1", "Ingress"),
         before: "spec: {defaultBackend: {service: {name: a, port: {number: 80}}}}",
         after: "spec: {defaultBackend: {resource: {kind: Bucket, name: a}}}",
-        expected: &[("/spec/defaultBackend/service", "null"), ("/spec/defaultBackend/resource/name", r#""a""#)],
+        expected: &[
+            ("/spec/defaultBackend/service", "null"),
+            ("/spec/defaultBackend/resource/name", r#""a""#),
+        ],
     },
     Case {
         name: "budget",
@@ -149,14 +155,22 @@ impl Case {
              spec: {{schedulerName: nobody, containers: [{{name: main, image: x{container}}}]{pod}}}}}"
         );
         let (group, version, kind) = self.kind;
-        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let api_version = if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        };
         let text = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: NAME}}\n{spec}\n");
-        text.replace("WORKLOAD", &template).replace("NAME", &format!("{prefix}{}", self.name))
+        text.replace("WORKLOAD", &template)
+            .replace("NAME", &format!("{prefix}{}", self.name))
     }
 }
 
 async fn applied(hub: &crate::support::fake_hub::FakeHub, entry: &Entry) {
-    let said = report(hub, entry, |report| matches!(report.outcome, Outcome::Applied | Outcome::Failed)).await;
+    let said = report(hub, entry, |report| {
+        matches!(report.outcome, Outcome::Applied | Outcome::Failed)
+    })
+    .await;
     assert_eq!(said.outcome, Outcome::Applied, "{said:#?}");
 }
 
@@ -166,39 +180,77 @@ async fn unions_and_keyed_lists_of_built_in_kinds_are_changed_where_a_merge_is_n
     let place = world.hub.place("merging");
     let prefix = format!("{place}-");
     let files = |text: fn(&Case) -> &'static str| -> Vec<(String, String)> {
-        CASES.iter().map(|case| (format!("{}.yaml", case.name), case.manifest(text(case), &prefix))).collect()
+        CASES
+            .iter()
+            .map(|case| (format!("{}.yaml", case.name), case.manifest(text(case), &prefix)))
+            .collect()
     };
     let (before, after) = (files(|case| case.before), files(|case| case.after));
     let texts = |files: &[(String, String)]| -> Vec<(&'static str, &'static str)> {
-        files.iter().map(|(name, text)| (&*name.clone().leak(), &*text.clone().leak())).collect()
+        files
+            .iter()
+            .map(|(name, text)| (&*name.clone().leak(), &*text.clone().leak()))
+            .collect()
     };
     let service = world.applied("merging", &texts(&before)).await;
     let client = world.client().await;
-    let with_other = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
+    let with_other = PatchParams {
+        field_manager: Some("somebody".into()),
+        ..PatchParams::default()
+    };
     let strategy = api(&client, "apps", "v1", "Deployment", &place);
     let theirs = json!({"spec": {"replicas": 3}, "metadata": {"annotations": {"theirs": "yes"}}});
-    strategy.patch(&format!("{prefix}strategy"), &with_other, &Patch::Merge(theirs)).await.unwrap();
+    strategy
+        .patch(&format!("{prefix}strategy"), &with_other, &Patch::Merge(theirs))
+        .await
+        .unwrap();
     let entry = world.hub.set(service.with(&world.hub, &texts(&after)).entry());
     applied(&world.hub, &entry).await;
-    for Case { name, kind: (group, version, kind), expected, .. } in CASES {
-        let namespace = if *kind == "PriorityLevelConfiguration" { "" } else { &place };
-        let live = api(&client, group, version, kind, namespace).get(&format!("{prefix}{name}")).await.unwrap();
+    for Case {
+        name,
+        kind: (group, version, kind),
+        expected,
+        ..
+    } in CASES
+    {
+        let namespace = if *kind == "PriorityLevelConfiguration" {
+            ""
+        } else {
+            &place
+        };
+        let live = api(&client, group, version, kind, namespace)
+            .get(&format!("{prefix}{name}"))
+            .await
+            .unwrap();
         let generation = live.metadata.generation;
         let live = serde_json::to_value(&live).unwrap();
         for (pointer, value) in *expected {
             let expected: Value = serde_json::from_str(value).unwrap();
-            assert_eq!(live.pointer(pointer).cloned().unwrap_or_default(), expected, "{name}: {live:#}");
+            assert_eq!(
+                live.pointer(pointer).cloned().unwrap_or_default(),
+                expected,
+                "{name}: {live:#}"
+            );
         }
-        assert!(generation.is_none_or(|generation| generation <= 3), "{name} was changed once: {live:#}");
+        assert!(
+            generation.is_none_or(|generation| generation <= 3),
+            "{name} was changed once: {live:#}"
+        );
     }
     let live = strategy.get(&format!("{prefix}strategy")).await.unwrap();
     assert_eq!(
-        (&live.data["spec"]["replicas"], &live.metadata.annotations.unwrap()["theirs"]),
+        (
+            &live.data["spec"]["replicas"],
+            &live.metadata.annotations.unwrap()["theirs"]
+        ),
         (&json!(3), &"yes".to_owned())
     );
     let said = outcome(&world.hub, &entry, Outcome::Applied).await;
     let told = &object(&said, "Deployment", &format!("{prefix}strategy")).message;
-    assert!(told.contains("written as a whole, because merged it would not be valid"), "{told}");
+    assert!(
+        told.contains("written as a whole, because merged it would not be valid"),
+        "{told}"
+    );
 }
 
 /// argo-cd#4864, argo-cd#25474.
@@ -209,20 +261,36 @@ async fn a_port_that_somebody_renumbers_is_put_back_alone() {
     let shop = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec: {selector: {a: b}, ports: [{name: http, port: PORT}]}\n";
     let service = world.applied("ports", &[("a.yaml", &shop.replace("PORT", "80"))]).await;
     let services = api(&world.client().await, "", "v1", "Service", &place);
-    let other = PatchParams { field_manager: Some("kubectl-patch".into()), ..PatchParams::default() };
+    let other = PatchParams {
+        field_manager: Some("kubectl-patch".into()),
+        ..PatchParams::default()
+    };
     let ports = async || -> Vec<Value> {
         let live = services.get("shop").await.unwrap().data;
-        live["spec"]["ports"].as_array().unwrap().iter().map(|port| port["port"].clone()).collect()
+        live["spec"]["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| port["port"].clone())
+            .collect()
     };
     let renumber = async || {
         let patch = json!({"spec": {"ports": [{"name": "http", "port": 83, "targetPort": 80, "protocol": "TCP"}]}});
         services.patch("shop", &other, &Patch::Merge(patch)).await.unwrap();
     };
     renumber().await;
-    wait_for("port 80 alone", PATIENCE, || async { Ok((ports().await == [80]).then_some(())) }).await.unwrap();
+    wait_for("port 80 alone", PATIENCE, || async {
+        Ok((ports().await == [80]).then_some(()))
+    })
+    .await
+    .unwrap();
     // The port is renumbered in Git and in the cluster at the same time.
     renumber().await;
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &shop.replace("PORT", "8080"))]).entry());
+    let entry = world.hub.set(
+        service
+            .with(&world.hub, &[("a.yaml", &shop.replace("PORT", "8080"))])
+            .entry(),
+    );
     applied(&world.hub, &entry).await;
     assert_eq!(ports().await, [8080]);
 }
@@ -237,16 +305,25 @@ async fn a_variable_that_is_stated_twice_is_made_as_it_stands() {
     applied(&world.hub, &world.hub.set(service.entry())).await;
     let deployments = api(&world.client().await, "apps", "v1", "Deployment", &place);
     let live = deployments.get("twice").await.unwrap();
-    assert_eq!(live.data.pointer("/spec/template/spec/containers/0/env/1/value"), Some(&json!("b")));
+    assert_eq!(
+        live.data.pointer("/spec/template/spec/containers/0/env/1/value"),
+        Some(&json!("b"))
+    );
     // The object is not written again and again.
     let entry = world.hub.set(
         service
             .with(
                 &world.hub,
-                &[("a.yaml", &case.manifest(case.after, "")), ("b.yaml", &crate::support::config_map("b", "1"))],
+                &[
+                    ("a.yaml", &case.manifest(case.after, "")),
+                    ("b.yaml", &crate::support::config_map("b", "1")),
+                ],
             )
             .entry(),
     );
     applied(&world.hub, &entry).await;
-    assert_eq!(deployments.get("twice").await.unwrap().metadata.generation, live.metadata.generation);
+    assert_eq!(
+        deployments.get("twice").await.unwrap().metadata.generation,
+        live.metadata.generation
+    );
 }

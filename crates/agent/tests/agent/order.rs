@@ -90,21 +90,31 @@ const STAGES: [&[(&str, &str)]; 6] = [
         ("rolebindings", "bound"),
     ],
     &[("deployments", "web"), ("cronjobs", "nightly")],
-    &[("horizontalpodautoscalers", "more"), ("services", "front"), ("boats", "ark")],
+    &[
+        ("horizontalpodautoscalers", "more"),
+        ("services", "front"),
+        ("boats", "ark"),
+    ],
     &[("validatingwebhookconfigurations", "order.example.com")],
 ];
 
 /// The stages of the objects that were sent since then, in the order of the requests.
 fn asked(plane: &Plane, since: Timestamp, verb: &str) -> Vec<usize> {
     let requests = plane.requests(since).unwrap();
-    let requests = requests.iter().filter(|request| request.verb == verb && request.object.subresource.is_empty());
+    let requests = requests
+        .iter()
+        .filter(|request| request.verb == verb && request.object.subresource.is_empty());
     let stage = |resource: &str, name: &str| STAGES.iter().position(|stage| stage.contains(&(resource, name)));
-    requests.filter_map(|request| stage(&request.object.resource, &request.object.name)).collect()
+    requests
+        .filter_map(|request| stage(&request.object.resource, &request.object.name))
+        .collect()
 }
 
 #[tokio::test]
 async fn one_bundle_is_sent_in_the_order_of_its_stages_and_goes_in_reverse() {
-    let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await.unwrap();
+    let plane = Plane::start_with(PlaneOptions::without_nodes().audited())
+        .await
+        .unwrap();
     let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
     let (state, log) = (dir.path().join("state"), dir.path().join("agent.log"));
     let _agent = crate::support::agent(&hub, &plane.kubeconfig_of(AUDITED).unwrap(), &state, &log, true);
@@ -116,11 +126,16 @@ async fn one_bundle_is_sent_in_the_order_of_its_stages_and_goes_in_reverse() {
     let sent = asked(&plane, begun, "patch");
     assert!(sent.is_sorted(), "{sent:?}");
     // Each object was sent once, so none was tried before the objects that it needs existed.
-    let counts: Vec<usize> = (0..STAGES.len()).map(|stage| sent.iter().filter(|one| **one == stage).count()).collect();
+    let counts: Vec<usize> = (0..STAGES.len())
+        .map(|stage| sent.iter().filter(|one| **one == stage).count())
+        .collect();
     assert_eq!(counts, STAGES.map(<[_]>::len));
 
     let entry = hub.set(service.removal(DeletionPolicy::Delete, None));
-    let held = report(&hub, &entry, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let held = report(&hub, &entry, |report| report.held_prune.is_some())
+        .await
+        .held_prune
+        .unwrap();
     let begun = Timestamp::now();
     let entry = hub.set(service.removal(DeletionPolicy::Delete, Some(held.digest)));
     outcome(&hub, &entry, Outcome::Removed).await;

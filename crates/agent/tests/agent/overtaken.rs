@@ -24,7 +24,9 @@ struct Ground {
 }
 
 fn stated(count: usize) -> String {
-    (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
+    (0..count)
+        .map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1")))
+        .collect()
 }
 
 impl Deref for Ground {
@@ -51,18 +53,27 @@ impl Ground {
     }
 
     fn be_slow(&self) {
-        self.server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
+        self.server.set(Faults {
+            latency: Duration::from_millis(500),
+            ..Faults::default()
+        });
     }
 
     /// Uids by name.
     async fn uids(&self) -> BTreeMap<String, String> {
         let list = self.maps.list(&ListParams::default()).await.unwrap();
-        let named = list.into_iter().filter_map(|map| Some((map.metadata.name?, map.metadata.uid?)));
+        let named = list
+            .into_iter()
+            .filter_map(|map| Some((map.metadata.name?, map.metadata.uid?)));
         named.filter(|(name, _)| name.starts_with("map-")).collect()
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(usize) -> bool) {
-        wait_for(what, PATIENCE, || async { Ok(is_so(self.uids().await.len()).then_some(())) }).await.unwrap();
+        wait_for(what, PATIENCE, || async {
+            Ok(is_so(self.uids().await.len()).then_some(()))
+        })
+        .await
+        .unwrap();
     }
 
     /// Waits until a newer version ended an attempt, and makes the API server fast again.
@@ -84,8 +95,14 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     outcome(&ground.hub, &revert, Outcome::Applied).await;
     let after = ground.uids().await;
     assert_eq!(after.len(), ALL);
-    let stayed = before.iter().filter(|(name, uid)| after.get(*name) == Some(*uid)).count();
-    assert!((ALL - LEAVING + SOME..=ALL - 10).contains(&stayed), "{stayed} of {ALL} stayed");
+    let stayed = before
+        .iter()
+        .filter(|(name, uid)| after.get(*name) == Some(*uid))
+        .count();
+    assert!(
+        (ALL - LEAVING + SOME..=ALL - 10).contains(&stayed),
+        "{stayed} of {ALL} stayed"
+    );
 
     // A hold is such a newer version too: the remaining deletions wait, although they had passed the guards.
     let remaining = ALL - LEAVING + 1;
@@ -97,7 +114,10 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
     let stopped = ground.hub.set(stopped.entry());
     ground.overtaken(&pruned).await;
-    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some())
+        .await
+        .held_prune
+        .unwrap();
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
     assert!(left >= SOME, "{left} are left");
@@ -118,7 +138,10 @@ async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
     (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
     let stopped = ground.hub.set(stopped.entry());
     ground.faulty.restart();
-    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some())
+        .await
+        .held_prune
+        .unwrap();
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
     assert!(left >= SOME, "{left} are left");
@@ -136,7 +159,10 @@ async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
     let ground = Ground::new("approved").await;
     let mut fewer = ground.of(REMAINING);
     let waiting = ground.hub.set(fewer.entry());
-    let held = report(&ground.hub, &waiting, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let held = report(&ground.hub, &waiting, |report| report.held_prune.is_some())
+        .await
+        .held_prune
+        .unwrap();
     assert_eq!(held.count as usize, ALL - REMAINING, "{held:#?}");
     ground.be_slow();
     let mut stopped = fewer.clone();
@@ -147,7 +173,10 @@ async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
     let stopped = ground.hub.set(stopped.entry());
     ground.overtaken(&approved).await;
     let is_rest = |prune: &HeldPrune| prune.digest != held.digest;
-    let rest = report(&ground.hub, &stopped, |report| report.held_prune.as_ref().is_some_and(is_rest)).await;
+    let rest = report(&ground.hub, &stopped, |report| {
+        report.held_prune.as_ref().is_some_and(is_rest)
+    })
+    .await;
     let rest = rest.held_prune.unwrap();
     assert!((SOME..ALL - REMAINING).contains(&(rest.count as usize)), "{rest:#?}");
     let approved = ground.hub.set(fewer.entry());
@@ -162,11 +191,16 @@ async fn a_newer_version_ends_an_undo_that_is_under_way_and_the_next_attempt_goe
     let mut fewer = ground.of(remaining);
     let pruned = ground.hub.set(fewer.entry());
     let deletion = outcome(&ground.hub, &pruned, Outcome::Applied).await.deletion.unwrap();
-    assert_eq!((deletion.count as usize, ground.uids().await.len()), (LEAVING, remaining));
+    assert_eq!(
+        (deletion.count as usize, ground.uids().await.len()),
+        (LEAVING, remaining)
+    );
     ground.be_slow();
     fewer.deployment.undo = Some(undo_request(&deletion.digest, "1"));
     let asked = ground.hub.set(fewer.entry());
-    ground.until("ten objects to be back", |count| count >= remaining + 10).await;
+    ground
+        .until("ten objects to be back", |count| count >= remaining + 10)
+        .await;
     let changed = stated(remaining).replacen("\"1\"", "\"2\"", 1);
     let newer = ground.hub.set(fewer.with(&ground.hub, &[("a.yaml", &changed)]).entry());
     // The newer version is applied before the remaining objects are restored.

@@ -39,19 +39,34 @@ impl Ground {
             options.state_dir = dir.path().join("state");
             options.health = health;
         });
-        Self { _agent: agent, way, hub, plane: turn.plane, _dir: dir, _turn: turn }
+        Self {
+            _agent: agent,
+            way,
+            hub,
+            plane: turn.plane,
+            _dir: dir,
+            _turn: turn,
+        }
     }
 
     /// How often this resource has been listed so far.
     fn lists(&self, resource: &str) -> u64 {
-        self.way.asked().get(&("LIST".to_owned(), resource.to_owned())).copied().unwrap_or_default()
+        self.way
+            .asked()
+            .get(&("LIST".to_owned(), resource.to_owned()))
+            .copied()
+            .unwrap_or_default()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_custom_resource_is_not_waited_for_for_ever() {
     let unseen = Duration::from_secs(3);
-    let ground = Ground::new(HealthLimits { unseen, ..HealthLimits::default() }).await;
+    let ground = Ground::new(HealthLimits {
+        unseen,
+        ..HealthLimits::default()
+    })
+    .await;
     let group = ground.hub.group("unseen");
     define(&ground.plane.client().await.unwrap(), &group, "Boat").await;
     let (boat, next) = (custom(&group, "Boat", "alone"), in_next_wave("next"));
@@ -62,24 +77,42 @@ async fn a_custom_resource_is_not_waited_for_for_ever() {
     let boat = object(&given_up, "Boat", "alone");
     assert_eq!((boat.health, boat.message.as_str()), (Health::Current, NEVER_SEEN));
     // API servers record the creation of an object to the second.
-    assert!(begun.elapsed() > unseen - Duration::from_secs(1), "after {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() > unseen - Duration::from_secs(1),
+        "after {:?}",
+        begun.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reasons_are_asked_for_rarely_and_not_at_all_when_all_is_well() {
     let look = Duration::from_millis(200);
-    let ground = Ground::new(HealthLimits { first_look: look, next_look: look, ..HealthLimits::default() }).await;
+    let ground = Ground::new(HealthLimits {
+        first_look: look,
+        next_look: look,
+        ..HealthLimits::default()
+    })
+    .await;
     let (hub, client) = (&ground.hub, ground.plane.client().await.unwrap());
     let service = Service::new(hub, "rarely", &[("a.yaml", &workload("StatefulSet", "db", 1))]);
     let entry = hub.set(service.entry());
     let (pods, names) = pods(&client, &hub.place("rarely"), "db", 1).await;
     set_status(&pods, &names[0], pulls()).await;
-    said(hub, &entry, "StatefulSet", "db", "Pod db-0: container main: ImagePullBackOff").await;
+    said(
+        hub,
+        &entry,
+        "StatefulSet",
+        "db",
+        "Pod db-0: container main: ImagePullBackOff",
+    )
+    .await;
     // Since nothing changes, the pause between looks doubles. Only the StatefulSet's own status may shorten it once.
     let (before, begun) = (ground.lists("pods"), Instant::now());
-    wait_for("four looks", PATIENCE, || async { Ok((ground.lists("pods") >= before + 4).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("four looks", PATIENCE, || async {
+        Ok((ground.lists("pods") >= before + 4).then_some(()))
+    })
+    .await
+    .unwrap();
     assert!(begun.elapsed() > 6 * look, "four looks in {:?}", begun.elapsed());
 
     set_status(&pods, &names[0], ready()).await;
@@ -87,9 +120,17 @@ async fn reasons_are_asked_for_rarely_and_not_at_all_when_all_is_well() {
     let lists = || ["pods", "replicasets", "events"].map(|resource| ground.lists(resource));
     // A look that is in progress ends within two polls.
     let seen = hub.polls();
-    wait_for("two polls", PATIENCE, || async { Ok((hub.polls() >= seen + 2).then_some(())) }).await.unwrap();
+    wait_for("two polls", PATIENCE, || async {
+        Ok((hub.polls() >= seen + 2).then_some(()))
+    })
+    .await
+    .unwrap();
     let (before, polls) = (lists(), hub.polls());
     // The next look would have come during these polls.
-    wait_for("some polls", PATIENCE, || async { Ok((hub.polls() >= polls + 14).then_some(())) }).await.unwrap();
+    wait_for("some polls", PATIENCE, || async {
+        Ok((hub.polls() >= polls + 14).then_some(()))
+    })
+    .await
+    .unwrap();
     assert_eq!(lists(), before);
 }

@@ -26,10 +26,17 @@ async fn an_earlier_wave_stays_until_the_pods_of_a_later_one_have_ended() {
     let place = world.hub.place("ending");
     let client = world.client().await;
     let settings = config_map("settings", "1");
-    let service = world.applied("ending", &[("a.yaml", &settings), ("b.yaml", WORKLOAD)]).await;
+    let service = world
+        .applied("ending", &[("a.yaml", &settings), ("b.yaml", WORKLOAD)])
+        .await;
     let pods = api(&client, "", "v1", "Pod", &place);
     let pod = wait_for("its pod", PATIENCE, || async {
-        Ok(pods.list(&ListParams::default()).await?.items.into_iter().find_map(|pod| pod.metadata.name))
+        Ok(pods
+            .list(&ListParams::default())
+            .await?
+            .items
+            .into_iter()
+            .find_map(|pod| pod.metadata.name))
     })
     .await
     .unwrap();
@@ -42,7 +49,10 @@ async fn an_earlier_wave_stays_until_the_pods_of_a_later_one_have_ended() {
 
     let entry = world.hub.set(service.removal(DeletionPolicy::Delete, None));
     let says = |report: &ServiceReport, kind: &str, part: &str| {
-        report.objects.iter().any(|one| one.object.kind == kind && one.message.contains(part))
+        report
+            .objects
+            .iter()
+            .any(|one| one.object.kind == kind && one.message.contains(part))
     };
     let waits = format!("its deletion waits until Deployment.apps {place}/web is gone");
     let waiting = report(&world.hub, &entry, |r| {

@@ -29,13 +29,18 @@ fn sealed(name: &str, value: &str, annotation: &str) -> String {
 
 /// The states of deleted objects that the agent keeps, by uid.
 async fn tombstones(client: &Client) -> BTreeMap<String, Value> {
-    let secrets = api(client, "", "v1", "Secret", AGENT_NAMESPACE).list(&ListParams::default()).await.unwrap();
+    let secrets = api(client, "", "v1", "Secret", AGENT_NAMESPACE)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
     let mut states = BTreeMap::new();
     for secret in secrets {
         if !secret.metadata.name.unwrap().starts_with("farwater-tombstone-") {
             continue;
         }
-        let content = STANDARD.decode(secret.data["data"][SECRET_CONTENT].as_str().unwrap()).unwrap();
+        let content = STANDARD
+            .decode(secret.data["data"][SECRET_CONTENT].as_str().unwrap())
+            .unwrap();
         let content: Value = serde_json::from_slice(&zstd::bulk::decompress(&content, 16 << 20).unwrap()).unwrap();
         // The first part of a deletion describes it, and the others hold states.
         for kept in content.as_array().into_iter().flatten() {
@@ -68,16 +73,26 @@ async fn what_can_not_be_changed_is_made_anew_where_that_is_allowed() {
     let second = [("a.yaml", free.as_str()), ("b.yaml", &kept), ("c.yaml", &fixed)];
     let entry = world.hub.set(service.with(&world.hub, &second).entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert_eq!(object(&failed, "ConfigMap", "free").sync, SyncState::Synced, "{failed:#?}");
+    assert_eq!(
+        object(&failed, "ConfigMap", "free").sync,
+        SyncState::Synced,
+        "{failed:#?}"
+    );
     assert_ne!(uid(&maps, "free").await, before);
     value(&maps, "free", "2").await;
     let message = &object(&failed, "ConfigMap", "fixed").message;
-    assert!(message.contains("annotate it in the source with farwater.dev/immutable: Recreate"), "{message}");
+    assert!(
+        message.contains("annotate it in the source with farwater.dev/immutable: Recreate"),
+        "{message}"
+    );
     value(&maps, "fixed", "1").await;
     // Somebody has protected the live object.
     let message = &object(&failed, "ConfigMap", "kept").message;
     assert!(message.contains("immutable"), "{message}");
-    assert!(message.contains("its annotation farwater.dev/prune: disabled protects it"), "{message}");
+    assert!(
+        message.contains("its annotation farwater.dev/prune: disabled protects it"),
+        "{message}"
+    );
     assert_eq!(uid(&maps, "kept").await, protected);
     // The state of the replaced object is kept, but not as a deletion to undo: the object exists again.
     let states = tombstones(&client).await;
@@ -98,15 +113,27 @@ async fn refuse_new(client: &Client, place: &str, name: &str) {
             "validations": [{"expression": format!("object.metadata.name != '{name}'"), "message": "no new one"}],
             "failurePolicy": "Fail"}});
     let binding = json!({"metadata": {"name": place}, "spec": {"policyName": place, "validationActions": ["Deny"]}});
-    for (kind, object) in [("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)] {
+    for (kind, object) in [
+        ("ValidatingAdmissionPolicy", policy),
+        ("ValidatingAdmissionPolicyBinding", binding),
+    ] {
         let policies = api(client, "admissionregistration.k8s.io", "v1", kind, "");
-        policies.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        policies
+            .create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+            .await
+            .unwrap();
     }
     until_refused(client, place, name, true).await;
 }
 
 async fn refuse_no_more(client: &Client, place: &str, name: &str) {
-    let bindings = api(client, "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "");
+    let bindings = api(
+        client,
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "",
+    );
     bindings.delete(place, &DeleteParams::default()).await.unwrap();
     until_refused(client, place, name, false).await;
 }
@@ -114,7 +141,10 @@ async fn refuse_no_more(client: &Client, place: &str, name: &str) {
 async fn until_refused(client: &Client, place: &str, name: &str, refused: bool) {
     let maps = config_maps(client, place);
     let probe = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     wait_for("the policy to be in force, or no more", PATIENCE, || async {
         let said = maps.create(&dry_run, &probe).await.err().map(|error| error.to_string());
         Ok((said.is_some_and(|said| said.contains("no new one")) == refused).then_some(()))
@@ -138,7 +168,10 @@ async fn what_could_not_be_made_anew_is_a_deletion_that_can_be_undone() {
     let second = second.each_ref().map(|(name, text)| (*name, text.as_str()));
     let entry = world.hub.set(service.with(&world.hub, &second).entry());
     let failed = report(&world.hub, &entry, |report| report.deletion.is_some()).await;
-    assert!(object(&failed, "ConfigMap", "lost").message.contains("no new one"), "{failed:#?}");
+    assert!(
+        object(&failed, "ConfigMap", "lost").message.contains("no new one"),
+        "{failed:#?}"
+    );
     let deletion = failed.deletion.unwrap();
     assert_eq!((deletion.count, deletion.objects[0].name.as_str()), (1, "lost"));
     gone(&maps, "lost").await;

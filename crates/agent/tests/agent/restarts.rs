@@ -31,7 +31,10 @@ impl Ground {
     /// being deleted.
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
-        let namespaces = api(&client, "", "v1", "Namespace", "").list(&ListParams::default()).await.unwrap();
+        let namespaces = api(&client, "", "v1", "Namespace", "")
+            .list(&ListParams::default())
+            .await
+            .unwrap();
         // The hub's tests share the plane, and make namespaces with this prefix meanwhile.
         let is_judges = |name: &str| name.starts_with("judge-");
         let going = namespaces.into_iter().filter(|namespace| {
@@ -46,13 +49,25 @@ impl Ground {
             ("", "ServiceAccount"),
             ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
         ] {
-            for object in api(&client, group, "v1", kind, "").list(&ListParams::default()).await.unwrap() {
+            for object in api(&client, group, "v1", kind, "")
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+            {
                 let metadata = object.metadata;
-                let place = if kind == "Namespace" { &metadata.name } else { &metadata.namespace };
+                let place = if kind == "Namespace" {
+                    &metadata.name
+                } else {
+                    &metadata.namespace
+                };
                 if place.is_some() && going.contains(place) {
                     continue;
                 }
-                let name = format!("{kind} {}/{}", metadata.namespace.unwrap_or_default(), metadata.name.unwrap());
+                let name = format!(
+                    "{kind} {}/{}",
+                    metadata.namespace.unwrap_or_default(),
+                    metadata.name.unwrap()
+                );
                 versions.insert(name, metadata.resource_version.unwrap());
             }
         }
@@ -68,7 +83,9 @@ fn asked(way: &ApiFaults) -> Asked {
 }
 
 fn maps(names: impl Iterator<Item = usize>, value: &str) -> Vec<(String, String)> {
-    names.map(|n| (format!("{n}.yaml"), config_map(&format!("map-{n}"), value))).collect()
+    names
+        .map(|n| (format!("{n}.yaml"), config_map(&format!("map-{n}"), value)))
+        .collect()
 }
 
 fn files(maps: &[(String, String)]) -> Vec<(&str, &str)> {
@@ -100,17 +117,27 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let polls = ground.hub.polls();
     let way = ApiFaults::start(ground.plane, ground.dir.path(), 1).await.unwrap();
     ground.start_by(way.kubeconfig(), false);
-    wait_for("a report of the new agent and some polls", crate::support::PATIENCE, || async {
-        let told = ground.hub.report(service.uid()).is_some_and(|r| r.outcome == Outcome::Applied);
-        Ok((told && ground.hub.polls() > polls + 5 && ground.hub.unchanged() > 0).then_some(()))
-    })
+    wait_for(
+        "a report of the new agent and some polls",
+        crate::support::PATIENCE,
+        || async {
+            let told = ground
+                .hub
+                .report(service.uid())
+                .is_some_and(|r| r.outcome == Outcome::Applied);
+            Ok((told && ground.hub.polls() > polls + 5 && ground.hub.unchanged() > 0).then_some(()))
+        },
+    )
     .await
     .unwrap();
     assert_eq!(ground.versions().await, before);
     assert_eq!(ground.hub.downloads(), downloads);
     let told = ground.hub.report(service.uid()).unwrap();
     let message = &object(&told, "Namespace", &place).message;
-    assert!(message.contains(&format!("keeps another value of .metadata.labels.{label}")), "{message}");
+    assert!(
+        message.contains(&format!("keeps another value of .metadata.labels.{label}")),
+        "{message}"
+    );
 
     // An agent with nothing to do sends no requests to the API server.
     let before = wait_for("the agent to be at rest", crate::support::PATIENCE, || async {
@@ -121,9 +148,11 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     .await
     .unwrap();
     let polls = ground.hub.polls();
-    wait_for("ten polls", crate::support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("ten polls", crate::support::PATIENCE, || async {
+        Ok((ground.hub.polls() >= polls + 10).then_some(()))
+    })
+    .await
+    .unwrap();
     assert_eq!(asked(&way), before);
 }
 
@@ -135,13 +164,24 @@ async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
     ground.kill();
     ground.hub.set_clock(3600);
     ground.start(false);
-    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    let entry = ground
+        .hub
+        .set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     ground.kill();
     // Without any identity the agent has to join again, and its token is used up.
     fs::remove_dir_all(ground.state_dir()).unwrap();
-    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
-    secrets.delete("farwater-agent-identity", &DeleteParams::default()).await.unwrap();
+    let secrets = api(
+        &ground.plane.client().await.unwrap(),
+        "",
+        "v1",
+        "Secret",
+        "farwater-system",
+    );
+    secrets
+        .delete("farwater-agent-identity", &DeleteParams::default())
+        .await
+        .unwrap();
     for (token, said) in [(true, "TokenUsed"), (false, "has not joined")] {
         ground.start(token);
         let agent = ground.agent.as_mut().unwrap();
@@ -183,7 +223,10 @@ async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
     let check = || {
         for folder in &folders {
             assert_eq!(mode(folder), 0o700, "{}", folder.display());
-            let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+            let files = fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.is_file());
             let files: Vec<_> = files.collect();
             assert!(!files.is_empty(), "{}", folder.display());
             for file in files {
@@ -198,7 +241,9 @@ async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     }
     ground.start(false);
-    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    let entry = ground
+        .hub
+        .set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     check();
 }
@@ -215,7 +260,9 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
     // The state file can't be written, because a folder is in the place of its temporary file.
     let obstacle = ground.state_dir().join("state.tmp");
     fs::create_dir(&obstacle).unwrap();
-    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    let entry = ground
+        .hub
+        .set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     ground.kill();
     ground.hub.forge(Some(old));
@@ -225,10 +272,21 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
 
     // The cluster's copy can't be written either. A state that can't be stored is not acted upon.
     ground.hub.forge(None);
-    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
+    let secrets = api(
+        &ground.plane.client().await.unwrap(),
+        "",
+        "v1",
+        "Secret",
+        "farwater-system",
+    );
     let immutable = Patch::Merge(serde_json::json!({"immutable": true}));
-    secrets.patch("farwater-agent-state", &PatchParams::default(), &immutable).await.unwrap();
-    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "3"))).entry());
+    secrets
+        .patch("farwater-agent-state", &PatchParams::default(), &immutable)
+        .await
+        .unwrap();
+    let entry = ground
+        .hub
+        .set(service.with(&ground.hub, &files(&maps(0..1, "3"))).entry());
     polled_twice(&ground).await;
     assert_eq!(live.get("map-0").await.unwrap().data["data"]["value"], "2");
     fs::remove_dir(&obstacle).unwrap();
@@ -238,9 +296,11 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
 
 async fn polled_twice(ground: &Ground) {
     let polls = ground.hub.polls();
-    wait_for("two polls", crate::support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 2).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("two polls", crate::support::PATIENCE, || async {
+        Ok((ground.hub.polls() >= polls + 2).then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -259,7 +319,10 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
         let all = config_maps(&client, &place);
         wait_for("the apply to have begun", Duration::from_secs(60), || async {
             let some = all.list(&ListParams::default()).await?;
-            Ok(some.iter().any(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).then_some(()))
+            Ok(some
+                .iter()
+                .any(|m| m.data["data"]["value"].as_str() == Some(&round.to_string()))
+                .then_some(()))
         })
         .await
         .unwrap();
@@ -268,9 +331,17 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
         let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
         assert_eq!(report.objects.len(), 45, "{report:#?}");
         let live = all.list(&ListParams::default()).await.unwrap();
-        let ours =
-            live.iter().filter(|m| m.metadata.labels.as_ref().is_some_and(|l| l.contains_key("farwater.dev/service")));
-        assert_eq!(ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).count(), 45);
+        let ours = live.iter().filter(|m| {
+            m.metadata
+                .labels
+                .as_ref()
+                .is_some_and(|l| l.contains_key("farwater.dev/service"))
+        });
+        assert_eq!(
+            ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string()))
+                .count(),
+            45
+        );
     }
 }
 
@@ -279,7 +350,9 @@ async fn a_newer_version_ends_an_apply_that_is_under_way() {
     const ALL: usize = 2000;
     let ground = faulty::Ground::new(0.1).await;
     let hub = &ground.hub;
-    let many: String = (0..ALL).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect();
+    let many: String = (0..ALL)
+        .map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1")))
+        .collect();
     let mut service = Service::new(hub, "overtaken", &[("a.yaml", &many)]);
     // The objects that the first version made are counted at the end.
     service.deployment.prune = false;
@@ -287,12 +360,18 @@ async fn a_newer_version_ends_an_apply_that_is_under_way() {
     let live = config_maps(&ground.plane.client().await.unwrap(), &hub.place("overtaken"));
     wait_for("the apply to have begun", crate::support::PATIENCE, || async {
         let some = live.list(&ListParams::default().limit(2)).await?;
-        Ok(some.iter().any(|map| map.metadata.name.as_deref() != Some("kube-root-ca.crt")).then_some(()))
+        Ok(some
+            .iter()
+            .any(|map| map.metadata.name.as_deref() != Some("kube-root-ca.crt"))
+            .then_some(()))
     })
     .await
     .unwrap();
     // The newer version comes while most of the work is still to do.
-    ground.server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
+    ground.server.set(Faults {
+        latency: Duration::from_millis(500),
+        ..Faults::default()
+    });
     let second = hub.set(service.with(hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
     ground.superseded(&first).await;
     ground.server.set(Faults::default());
@@ -351,15 +430,30 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
     let next = good.statement.generation + 1;
     let mut cases = Vec::new();
     // Entries that were not signed.
-    cases.push(hub.sign(Statement { generation: next, ..signed.clone() }, evil.clone()));
+    cases.push(hub.sign(
+        Statement {
+            generation: next,
+            ..signed.clone()
+        },
+        evil.clone(),
+    ));
     // A changed statement with the old signature.
     let mut state = good.clone();
     state.entries.clone_from(&evil);
-    state.statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() }.into();
+    state.statement = Statement {
+        tag: tag(&evil),
+        generation: next,
+        ..signed.clone()
+    }
+    .into();
     cases.push(state);
     // A state for another cluster, of another installation, or an older one, with valid signatures.
     for change in 0..3 {
-        let mut statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() };
+        let mut statement = Statement {
+            tag: tag(&evil),
+            generation: next,
+            ..signed.clone()
+        };
         match change {
             0 => statement.cluster_uid = "cluster-uid-2".into(),
             1 => statement.installation = "installation-2".into(),
@@ -383,7 +477,10 @@ async fn a_restart_runs_no_hook_again() {
     let mut ground = Ground::new().await;
     let place = ground.hub.place("hooked");
     let client = ground.plane.client().await.unwrap();
-    let (pre, map) = (job("pre", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
+    let (pre, map) = (
+        job("pre", "farwater.dev/hook: PreSync", "1"),
+        config_map("settings", "1"),
+    );
     let service = Service::new(&ground.hub, "hooked", &[("a.yaml", &pre), ("b.yaml", &map)]);
     let entry = ground.hub.set(service.entry());
     let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));

@@ -35,12 +35,20 @@ async fn set_phase(boats: &Api<DynamicObject>, phase: Value) {
 }
 
 fn is(report: &ServiceReport, health: Health, text: &str) -> bool {
-    report.objects.iter().any(|o| o.object.kind == "Boat" && o.health == health && o.message.contains(text))
+    report
+        .objects
+        .iter()
+        .any(|o| o.object.kind == "Boat" && o.health == health && o.message.contains(text))
 }
 
 /// Waits until the boat has this health and message.
 async fn judged(hub: &FakeHub, entry: &Entry, health: Health, text: &str) -> ObjectReport {
-    object(&report(hub, entry, |report| is(report, health, text)).await, "Boat", "ark").clone()
+    object(
+        &report(hub, entry, |report| is(report, health, text)).await,
+        "Boat",
+        "ark",
+    )
+    .clone()
 }
 
 #[tokio::test]
@@ -58,7 +66,10 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
 
     // No status was written, so the health is unknown.
     let unknown = "HealthRule judged can't judge it: inProgress: there is no \"status\"";
-    let waits = report(&world.hub, &entry, |r| is(r, Health::Unknown, unknown) && r.outcome == Outcome::Applying).await;
+    let waits = report(&world.hub, &entry, |r| {
+        is(r, Health::Unknown, unknown) && r.outcome == Outcome::Applying
+    })
+    .await;
     assert_eq!(object(&waits, "ConfigMap", "next").sync, SyncState::Waiting);
     assert!(waits.message.contains("wave 1 has not begun"), "{}", waits.message);
 
@@ -66,10 +77,19 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
     judged(&world.hub, &entry, Health::InProgress, "its phase is Launching").await;
     set_phase(&boats, json!("Sunk")).await;
     judged(&world.hub, &entry, Health::Failed, "its phase is Sunk").await;
-    assert!(maps.get_opt("next").await.unwrap().is_none(), "the wave behind it has begun");
+    assert!(
+        maps.get_opt("next").await.unwrap().is_none(),
+        "the wave behind it has begun"
+    );
     set_phase(&boats, json!("Adrift")).await;
     judged(&world.hub, &entry, Health::InProgress, "its phase is Adrift").await;
-    assert!(!world.hub.history(service.uid()).iter().any(|report| is(report, Health::Current, "")));
+    assert!(
+        !world
+            .hub
+            .history(service.uid())
+            .iter()
+            .any(|report| is(report, Health::Current, ""))
+    );
     set_phase(&boats, json!("Afloat")).await;
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     assert!(is(&applied, Health::Current, ""), "{applied:#?}");
@@ -79,8 +99,12 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
     set_phase(&boats, Value::Null).await;
     judged(&world.hub, &entry, Health::Unknown, "there is no \"phase\"").await;
     // A rule from a hub that supports more than this agent.
-    let newer =
-        HealthRuleSpec { in_progress: None, failed: None, current: "self.isAfloat()".to_owned(), ..rule(group) };
+    let newer = HealthRuleSpec {
+        in_progress: None,
+        failed: None,
+        current: "self.isAfloat()".to_owned(),
+        ..rule(group)
+    };
     world.hub.set_rule("judged", newer);
     judged(&world.hub, &entry, Health::Unknown, "knows no function \"isAfloat\"").await;
 }
@@ -95,8 +119,10 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
     world.hub.set_rule("owned", rule(group));
     let ark = custom(group, "Boat", "ark");
     let files: [(&str, &str); 1] = [("a.yaml", &ark)];
-    let (common, mut special) =
-        (Service::new(&world.hub, "common", &files), Service::new(&world.hub, "special", &files));
+    let (common, mut special) = (
+        Service::new(&world.hub, "common", &files),
+        Service::new(&world.hub, "special", &files),
+    );
     special.deployment.health = vec![HealthRuleSpec {
         in_progress: None,
         failed: Some("self.status.phase == 'Afloat'".to_owned()),
@@ -117,9 +143,19 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
     judged(&world.hub, &plain_entry, Health::Current, "").await;
 
     // If a rule changes, objects are judged again, and none is applied.
-    let version = async || boats(&client, group, &place).get("ark").await.unwrap().metadata.resource_version;
+    let version = async || {
+        boats(&client, group, &place)
+            .get("ark")
+            .await
+            .unwrap()
+            .metadata
+            .resource_version
+    };
     let before = version().await;
-    let stricter = HealthRuleSpec { current: "self.status.phase == 'Moored'".to_owned(), ..rule(group) };
+    let stricter = HealthRuleSpec {
+        current: "self.status.phase == 'Moored'".to_owned(),
+        ..rule(group)
+    };
     world.hub.set_rule("owned", stricter);
     judged(&world.hub, &common_entry, Health::InProgress, "its phase is Afloat").await;
     judged(&world.hub, &plain_entry, Health::InProgress, "its phase is Afloat").await;

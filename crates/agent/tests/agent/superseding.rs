@@ -13,7 +13,11 @@ use kube::api::{DeleteParams, ListParams};
 impl Ground {
     /// How often an object of this resource, or this other path, was requested.
     fn asked(&self, subject: &str) -> u64 {
-        self.server.asked().get(&("GET".to_owned(), subject.to_owned())).copied().unwrap_or_default()
+        self.server
+            .asked()
+            .get(&("GET".to_owned(), subject.to_owned()))
+            .copied()
+            .unwrap_or_default()
     }
 }
 
@@ -24,9 +28,11 @@ async fn a_fix_is_applied_with_the_poll_that_brings_it() {
     let connections = &ground.hub.connections;
     connections.behave(Behaviour::Serve);
     connections.welcome(30.0, 3000.0);
-    wait_for("the agent to be connected", PATIENCE, || async { Ok((connections.open_now() == 1).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("the agent to be connected", PATIENCE, || async {
+        Ok((connections.open_now() == 1).then_some(()))
+    })
+    .await
+    .unwrap();
     let place = ground.hub.place("stuck");
     // Of a class that doesn't exist, so it is never bound.
     let claim = "apiVersion: v1
@@ -49,7 +55,12 @@ spec: {storageClassName: nobodys, accessModes: [ReadWriteOnce], resources: {requ
     let polls = ground.hub.polls() - polls;
     // The poll that brings the fix, and one that was answered before it.
     assert!(polls <= 2, "applied {polls} polls after it was there");
-    value(&config_maps(&ground.plane.client().await.unwrap(), &place), "later", "2").await;
+    value(
+        &config_maps(&ground.plane.client().await.unwrap(), &place),
+        "later",
+        "2",
+    )
+    .await;
     ground.superseded(&first).await;
 }
 
@@ -61,12 +72,17 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
     // The longest time for which an attempt waits.
     let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(10)));
-    ground.server.set(Faults { throttled, ..Faults::default() });
+    ground.server.set(Faults {
+        throttled,
+        ..Faults::default()
+    });
     let service = ground.service("throttled", &[("a.yaml", &one), ("b.yaml", account)]);
     let first = ground.hub.set(service.entry());
-    wait_for("a write to be told to wait", PATIENCE, || async { Ok((ground.server.seen().refused > 0).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("a write to be told to wait", PATIENCE, || async {
+        Ok((ground.server.seen().refused > 0).then_some(()))
+    })
+    .await
+    .unwrap();
     let second = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &two)]).entry());
     outcome(&ground.hub, &second, Outcome::Applied).await;
     value(&config_maps(&ground.plane.client().await.unwrap(), &place), "map", "2").await;
@@ -82,12 +98,17 @@ async fn what_is_refused_for_long_is_left_alone_for_as_long() {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
     // Longer than an attempt waits: it ends, and another one comes.
     let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(12)));
-    ground.server.set(Faults { throttled, ..Faults::default() });
+    ground.server.set(Faults {
+        throttled,
+        ..Faults::default()
+    });
     let service = ground.service("refused", &[("a.yaml", account)]);
     let entry = ground.hub.set(service.entry());
-    wait_for("a write to come again", PATIENCE, || async { Ok((ground.server.seen().refused > 1).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("a write to come again", PATIENCE, || async {
+        Ok((ground.server.seen().refused > 1).then_some(()))
+    })
+    .await
+    .unwrap();
     let seen = ground.server.seen();
     assert!(seen.early.is_empty(), "{seen:?}");
     ground.server.set(Faults::default());
@@ -110,19 +131,32 @@ spec:
 "
     .replace("GROUP", &group);
     let kind = format!("/apis/{group}/v1");
-    ground.server.set(Faults { reads: Some((kind.clone(), 500)), ..Faults::default() });
+    ground.server.set(Faults {
+        reads: Some((kind.clone(), 500)),
+        ..Faults::default()
+    });
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
     let service = ground.service("unserved", &[("a.yaml", &definition), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
     // From then on the kind is requested once a second for 30 s.
-    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.asked(&kind) >= 5).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("the kind to be waited for", PATIENCE, || async {
+        Ok((ground.asked(&kind) >= 5).then_some(()))
+    })
+    .await
+    .unwrap();
     let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
     outcome(&ground.hub, &second, Outcome::Applied).await;
     let (asked, polls) = (ground.asked(&kind), ground.hub.polls());
-    wait_for("some polls", PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) }).await.unwrap();
-    assert_eq!(ground.asked(&kind), asked, "the kind was asked for though it was wanted no more");
+    wait_for("some polls", PATIENCE, || async {
+        Ok((ground.hub.polls() >= polls + 10).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        ground.asked(&kind),
+        asked,
+        "the kind was asked for though it was wanted no more"
+    );
     value(&config_maps(&ground.plane.client().await.unwrap(), &place), "map", "2").await;
     ground.superseded(&first).await;
 }
@@ -138,14 +172,23 @@ async fn a_newer_version_ends_the_look_at_what_was_deleted() {
     outcome(&ground.hub, &first, Outcome::Applied).await;
     let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
     // One after the other, the lookups would take longer than the test waits.
-    ground.server.set(Faults { latency: Duration::from_secs(2), ..Faults::default() });
-    maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    ground.server.set(Faults {
+        latency: Duration::from_secs(2),
+        ..Faults::default()
+    });
+    maps.delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await
+        .unwrap();
     wait_for("what was deleted to be looked up", PATIENCE, || async {
         Ok((ground.asked("configmaps") > 0).then_some(()))
     })
     .await
     .unwrap();
-    let second = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &many), ("b.yaml", &two)]).entry());
+    let second = ground.hub.set(
+        service
+            .with(&ground.hub, &[("a.yaml", &many), ("b.yaml", &two)])
+            .entry(),
+    );
     outcome(&ground.hub, &second, Outcome::Applied).await;
     value(&maps, "map", "2").await;
     value(&maps, "m99", "1").await;

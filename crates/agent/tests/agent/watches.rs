@@ -45,7 +45,14 @@ impl Ground {
         let entry = hub.set(service.entry());
         outcome(&hub, &entry, Outcome::Applied).await;
         let live = config_maps(&turn.plane.client().await.unwrap(), &hub.place("watched"));
-        let ground = Self { _agent: agent, way, live, _hub: hub, _dir: dir, _turn: turn };
+        let ground = Self {
+            _agent: agent,
+            way,
+            live,
+            _hub: hub,
+            _dir: dir,
+            _turn: turn,
+        };
         ground.watched(1).await;
         ground
     }
@@ -84,7 +91,10 @@ impl Ground {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_watch_goes_on_where_it_was_and_lists_nothing() {
-    let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
+    let limits = WatchLimits {
+        silence: Duration::from_secs(1),
+        ..WatchLimits::default()
+    };
     let ground = Ground::new(limits).await;
 
     // If nothing changes, the watch is opened again and again, and nothing else is requested.
@@ -93,7 +103,10 @@ async fn a_silent_watch_goes_on_where_it_was_and_lists_nothing() {
     assert_eq!(ground.asked(), before);
 
     let lists = ground.way.seen().lists;
-    ground.way.set(Faults { stall: true, ..Faults::default() });
+    ground.way.set(Faults {
+        stall: true,
+        ..Faults::default()
+    });
     ground.change("a").await;
     let held = || async { Ok((ground.way.seen().stalled > 0).then_some(())) };
     wait_for("the change to be held back", PATIENCE, held).await.unwrap();
@@ -104,9 +117,15 @@ async fn a_silent_watch_goes_on_where_it_was_and_lists_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_event_told_is_found_by_a_list() {
-    let limits = WatchLimits { unlisted: Duration::from_secs(2), ..WatchLimits::default() };
+    let limits = WatchLimits {
+        unlisted: Duration::from_secs(2),
+        ..WatchLimits::default()
+    };
     let ground = Ground::new(limits).await;
-    ground.way.set(Faults { swallow: Some("a".to_owned()), ..Faults::default() });
+    ground.way.set(Faults {
+        swallow: Some("a".to_owned()),
+        ..Faults::default()
+    });
     ground.change("a").await;
     value(&ground.live, "a", "1").await;
     ground.live.delete("a", &DeleteParams::default()).await.unwrap();
@@ -116,11 +135,18 @@ async fn what_no_event_told_is_found_by_a_list() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_loses_its_version_while_it_runs_goes_on_with_a_list() {
-    let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
+    let limits = WatchLimits {
+        silence: Duration::from_secs(1),
+        ..WatchLimits::default()
+    };
     let ground = Ground::new(limits).await;
     let lists = ground.way.seen().lists;
     // No event reports the change, so only the list can.
-    ground.way.set(Faults { swallow: Some("a".to_owned()), expired_later: 1.0, ..Faults::default() });
+    ground.way.set(Faults {
+        swallow: Some("a".to_owned()),
+        expired_later: 1.0,
+        ..Faults::default()
+    });
     ground.change("a").await;
     value(&ground.live, "a", "1").await;
     let seen = ground.way.seen();

@@ -23,13 +23,22 @@ fn freeze(seconds: i64, services: &[&Service]) -> Windows {
         services: Some(services.iter().map(|service| service.uid().to_owned()).collect()),
         ..HandedWindow::default()
     };
-    Windows { windows: vec![window], ..Windows::default() }
+    Windows {
+        windows: vec![window],
+        ..Windows::default()
+    }
 }
 
 async fn waiting(hub: &FakeHub, entry: &Entry) -> ServiceReport {
-    let is_held =
-        |report: &ServiceReport| report.message.contains("held: ChangeWindow ops/holidays lets no change begin");
-    report(hub, entry, |report| report.outcome == Outcome::Superseded && is_held(report)).await
+    let is_held = |report: &ServiceReport| {
+        report
+            .message
+            .contains("held: ChangeWindow ops/holidays lets no change begin")
+    };
+    report(hub, entry, |report| {
+        report.outcome == Outcome::Superseded && is_held(report)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -69,7 +78,9 @@ async fn a_first_version_waits_too_and_one_that_is_let_through_does_not() {
         Service::new(hub, "urgent", &[("a.yaml", &config_map("a", "1"))]),
     );
     let mut windows = freeze(3600, &[&held, &urgent]);
-    windows.overrides.insert(urgent.uid().to_owned(), urgent.entry().digest());
+    windows
+        .overrides
+        .insert(urgent.uid().to_owned(), urgent.entry().digest());
     hub.set_windows(Some(windows));
     let (first, second) = (hub.set(held.entry()), hub.set(urgent.entry()));
     outcome(hub, &second, Outcome::Applied).await;
@@ -91,7 +102,9 @@ async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     ground.applied(&service).await;
     let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
     ground.hub.set_windows(Some(freeze(3600, &[&service])));
-    let entry = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &config_map("a", "2"))]).entry());
+    let entry = ground
+        .hub
+        .set(service.with(&ground.hub, &[("a.yaml", &config_map("a", "2"))]).entry());
     waiting(&ground.hub, &entry).await;
     ground.kill();
     ground.hub.go_away(true);
@@ -100,9 +113,11 @@ async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     value(&maps, "a", "1").await;
     // Nothing else is sent afterwards.
     let turned_away = ground.hub.turned_away();
-    wait_for("polls in vain", PATIENCE, || async { Ok((ground.hub.turned_away() >= turned_away + 3).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("polls in vain", PATIENCE, || async {
+        Ok((ground.hub.turned_away() >= turned_away + 3).then_some(()))
+    })
+    .await
+    .unwrap();
     value(&maps, "a", "1").await;
     ground.hub.go_away(false);
     waiting(&ground.hub, &entry).await;

@@ -32,11 +32,17 @@ const KEPT: &str = "only Argo CD reads it";
 
 /// Converts each object of the input by itself, in order. An object may need others, wherever they are in the input.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
-    let mut input = Input { objects, terms, taken: Taken::default() };
+    let mut input = Input {
+        objects,
+        terms,
+        taken: Taken::default(),
+    };
     // An Application that a set generated is converted by itself only if the set is not converted.
     let is_set = |object: &Value| is_kind(object, "ApplicationSet");
-    let sets: Vec<_> =
-        objects.iter().map(|object| is_set(object).then(|| application_set::convert(object, &mut input))).collect();
+    let sets: Vec<_> = objects
+        .iter()
+        .map(|object| is_set(object).then(|| application_set::convert(object, &mut input)))
+        .collect();
     let covered: Vec<(&str, &str)> = objects
         .iter()
         .zip(&sets)
@@ -44,11 +50,14 @@ pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, No
         .map(|(object, _)| (namespace_of(object), name_of(object)))
         .collect();
     let each = objects.iter().zip(sets);
-    each.map(|(object, set)| set.unwrap_or_else(|| convert_other(object, &covered, &mut input))).collect()
+    each.map(|(object, set)| set.unwrap_or_else(|| convert_other(object, &covered, &mut input)))
+        .collect()
 }
 
 fn goes_over(converted: &Result<Converted, NotConverted>, terms: &Terms) -> bool {
-    converted.as_ref().is_ok_and(|one| one.losses.is_empty() || terms.allow_losses)
+    converted
+        .as_ref()
+        .is_ok_and(|one| one.losses.is_empty() || terms.allow_losses)
 }
 
 fn convert_other(object: &Value, covered: &[(&str, &str)], input: &mut Input<'_>) -> Result<Converted, NotConverted> {
@@ -67,7 +76,9 @@ fn convert_other(object: &Value, covered: &[(&str, &str)], input: &mut Input<'_>
     match kind {
         "Application" => {
             if let Some(set) = owner(object).filter(|set| covered.contains(&(namespace_of(object), set))) {
-                return Err(NotConverted::Covered(format!("ApplicationSet {set} has made it, and is converted")));
+                return Err(NotConverted::Covered(format!(
+                    "ApplicationSet {set} has made it, and is converted"
+                )));
             }
             application::convert(object, input)
         }
@@ -114,8 +125,11 @@ impl Input<'_> {
                 "which cluster of the hub {destination} is is not known; say it with --destination {destination}=CLUSTER"
             )
         };
-        let name =
-            if destination.contains("://") { self.name_of_server(destination) } else { Some(destination.to_owned()) };
+        let name = if destination.contains("://") {
+            self.name_of_server(destination)
+        } else {
+            Some(destination.to_owned())
+        };
         match name {
             Some(name) if self.terms.clusters.contains_key(&name) => self.cluster(&name),
             Some(name) if is_object_name(&name) => Ok(Place::Cluster(ClusterReference { name, namespace: None })),

@@ -9,9 +9,15 @@ pub(super) fn pointers(paths: &[String]) -> Option<Vec<String>> {
     let leads_through_maps = |path: &&String| {
         path.starts_with('/')
             && path.len() > 1
-            && path.split('/').skip(1).all(|part| part != "-" && !part.is_empty() && part.parse::<u32>().is_err())
+            && path
+                .split('/')
+                .skip(1)
+                .all(|part| part != "-" && !part.is_empty() && part.parse::<u32>().is_err())
     };
-    paths.iter().all(|path| leads_through_maps(&path)).then(|| paths.to_vec())
+    paths
+        .iter()
+        .all(|path| leads_through_maps(&path))
+        .then(|| paths.to_vec())
 }
 
 /// A path of jq that names one field through maps (`.spec.replicas`, `.metadata.annotations["a/b"]`) as a JSON pointer.
@@ -19,11 +25,16 @@ pub(super) fn pointer_of_jq(text: &str) -> Option<String> {
     let mut pointer = String::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let quoted =
-            ["[\"", ".[\"", ".\""].into_iter().find_map(|start| rest.strip_prefix(start).map(|after| (start, after)));
+        let quoted = ["[\"", ".[\"", ".\""]
+            .into_iter()
+            .find_map(|start| rest.strip_prefix(start).map(|after| (start, after)));
         let name = if let Some((start, after)) = quoted {
             let (name, after) = after.split_once('"')?;
-            rest = if start.contains('[') { after.strip_prefix(']')? } else { after };
+            rest = if start.contains('[') {
+                after.strip_prefix(']')?
+            } else {
+                after
+            };
             name
         } else {
             let after = rest.strip_prefix('.')?;
@@ -62,7 +73,11 @@ pub(super) fn flux_rules(
         for name in ["group", "kind", "namespace", "name"] {
             match target.text(name)?.as_deref() {
                 None | Some(".*") => {}
-                Some(text) if text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')) => {
+                Some(text)
+                    if text
+                        .chars()
+                        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')) =>
+                {
                     selects.insert(name.to_owned(), text.into());
                 }
                 Some(_) => is_plain = false,
@@ -100,9 +115,16 @@ mod tests {
         ] {
             assert_eq!(pointer_of_jq(jq).as_deref(), Some(pointer), "{jq}");
         }
-        for jq in
-            [".webhooks[].clientConfig", ".webhooks[0]", "select(.a)", ".a | .b", "", ".", ".a..b", ".a[\"b\\\"c\"]"]
-        {
+        for jq in [
+            ".webhooks[].clientConfig",
+            ".webhooks[0]",
+            "select(.a)",
+            ".a | .b",
+            "",
+            ".",
+            ".a..b",
+            ".a[\"b\\\"c\"]",
+        ] {
             assert_eq!(pointer_of_jq(jq), None, "{jq}");
         }
     }

@@ -111,7 +111,10 @@ impl Fields {
     pub fn finish(self, told: &mut Told) {
         for (name, _) in self.left.iter().filter(|(_, value)| !value.is_null()) {
             let path = self.at(&super::short(name));
-            told.lose(&path, "has no counterpart, and without it something else would be applied");
+            told.lose(
+                &path,
+                "has no counterpart, and without it something else would be applied",
+            );
         }
     }
 }
@@ -140,21 +143,33 @@ mod tests {
     #[test]
     fn what_nobody_takes_is_told() {
         let mut told = Told::default();
-        let mut fields =
-            Fields::new("spec", json!({"a": "x", "b": false, "c": {}, "d": [1], "e": null, "f": 0})).unwrap();
+        let mut fields = Fields::new(
+            "spec",
+            json!({"a": "x", "b": false, "c": {}, "d": [1], "e": null, "f": 0}),
+        )
+        .unwrap();
         assert_eq!(fields.text("a").unwrap().as_deref(), Some("x"));
         fields.pass(&["b", "c", "d"], "always so", &mut told);
         fields.finish(&mut told);
         assert_eq!(told.notes, ["spec.d: always so"]);
-        assert_eq!(told.losses, ["spec.f: has no counterpart, and without it something else would be applied"]);
+        assert_eq!(
+            told.losses,
+            ["spec.f: has no counterpart, and without it something else would be applied"]
+        );
     }
 
     #[test]
     fn what_is_no_such_thing_is_said_with_its_place() {
         let mut fields = Fields::new("spec", json!({"a": 1, "b": {"c": [1]}})).unwrap();
-        assert_eq!(fields.text("a"), Err(NotConverted::Malformed("spec.a is not a text".to_owned())));
+        assert_eq!(
+            fields.text("a"),
+            Err(NotConverted::Malformed("spec.a is not a text".to_owned()))
+        );
         let mut inner = fields.map("b").unwrap();
-        assert_eq!(inner.texts("c"), Err(NotConverted::Malformed("spec.b.c is not a list of texts".to_owned())));
+        assert_eq!(
+            inner.texts("c"),
+            Err(NotConverted::Malformed("spec.b.c is not a list of texts".to_owned()))
+        );
         assert!(Fields::new("spec", json!([])).is_err());
     }
 }

@@ -14,18 +14,29 @@ pub use source::{convert, is_flux_source};
 const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io";
 const HELM: &str = "helm.toolkit.fluxcd.io";
 /// Labels and annotations that name the owner of an object. The owner changes with the conversion.
-const KEEPERS: [&str; 4] =
-    ["kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "reconcile.fluxcd.io/", "kubectl.kubernetes.io/"];
+const KEEPERS: [&str; 4] = [
+    "kustomize.toolkit.fluxcd.io/",
+    "helm.toolkit.fluxcd.io/",
+    "reconcile.fluxcd.io/",
+    "kubectl.kubernetes.io/",
+];
 const KEPT: &str = "it names Flux's field managers";
 
 /// Converts each object of the input by itself, in order. An object may need others, wherever they are in the input.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
-    let mut input = Input { objects, terms, taken: Taken::default() };
+    let mut input = Input {
+        objects,
+        terms,
+        taken: Taken::default(),
+    };
     // Sources get their names first, because services refer to them.
-    let sources: Vec<_> =
-        objects.iter().map(|object| is_flux_source(object).then(|| source::place(object, &mut input))).collect();
+    let sources: Vec<_> = objects
+        .iter()
+        .map(|object| is_flux_source(object).then(|| source::place(object, &mut input)))
+        .collect();
     let each = objects.iter().zip(sources);
-    each.map(|(object, source)| source.unwrap_or_else(|| convert_workload(object, &mut input))).collect()
+    each.map(|(object, source)| source.unwrap_or_else(|| convert_workload(object, &mut input)))
+        .collect()
 }
 
 /// All objects, and the results so far.
@@ -46,9 +57,10 @@ fn convert_workload(object: &Value, input: &mut Input<'_>) -> Result<Converted, 
     match (group_of(object), object["kind"].as_str().unwrap_or_default()) {
         (KUSTOMIZE, "Kustomization") => kustomization::convert(object, input),
         (HELM, "HelmRelease") => helm_release::convert(object, input),
-        (group, kind) if group.ends_with(".fluxcd.io") => {
-            Err(NotConverted::NoCounterpart { kind: short(kind), why: instead(group) })
-        }
+        (group, kind) if group.ends_with(".fluxcd.io") => Err(NotConverted::NoCounterpart {
+            kind: short(kind),
+            why: instead(group),
+        }),
         _ => Err(NotConverted::Foreign("Flux")),
     }
 }

@@ -13,7 +13,10 @@ impl Mounts {
     /// Path of a source's file, from the root of the service's files. `reference` is the `sourceRef`.
     pub fn file(&mut self, reference: &Value, file: &str) -> String {
         let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
-        let known = self.0.iter().position(|(source, at)| source == reference && at == folder);
+        let known = self
+            .0
+            .iter()
+            .position(|(source, at)| source == reference && at == folder);
         let number = known.unwrap_or_else(|| {
             self.0.push((reference.clone(), folder.to_owned()));
             self.0.len() - 1

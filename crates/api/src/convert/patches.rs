@@ -4,7 +4,15 @@ use serde_json::{Map, Value, json};
 
 use super::{Fields, NotConverted, Told};
 
-const OF_A_TARGET: [&str; 7] = ["group", "version", "kind", "name", "namespace", "labelSelector", "annotationSelector"];
+const OF_A_TARGET: [&str; 7] = [
+    "group",
+    "version",
+    "kind",
+    "name",
+    "namespace",
+    "labelSelector",
+    "annotationSelector",
+];
 /// A note for patches with a target: here, patches are the last step of rendering.
 const NAMES_ARE_FINAL: &str =
     "are applied to the rendered objects: a target needs the rendered name, with prefixes and suffixes";

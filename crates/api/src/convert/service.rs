@@ -23,7 +23,16 @@ pub(super) struct Service {
 impl Service {
     pub fn new(metadata: Map<String, Value>, name: String, namespace: String, place: Place) -> Self {
         let (spec, apply) = (Map::new(), Map::new());
-        Self { name, namespace, metadata, place, spec, patches: Vec::new(), apply, suspended: None }
+        Self {
+            name,
+            namespace,
+            metadata,
+            place,
+            spec,
+            patches: Vec::new(),
+            apply,
+            suspended: None,
+        }
     }
 
     pub fn set(&mut self, field: &str, value: impl Into<Value>) {
@@ -65,7 +74,11 @@ impl Service {
                 if let Some(labels) = metadata.get("labels") {
                     template.insert("metadata".to_owned(), json!({"labels": labels}));
                 }
-                Ok(ours("ServiceSet", metadata.into(), json!({"clusterSelector": selector, "template": template})))
+                Ok(ours(
+                    "ServiceSet",
+                    metadata.into(),
+                    json!({"clusterSelector": selector, "template": template}),
+                ))
             }
         }
     }

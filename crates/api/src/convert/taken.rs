@@ -20,8 +20,14 @@ impl Taken {
     /// Claims a name. Fails if it has another owner already. `key` is equal for objects that may share the name;
     /// `shown` is the origin, for messages.
     pub fn claim(&mut self, (kind, namespace, name): Place<'_>, key: &str, shown: &str) -> Result<(), NotConverted> {
-        let owner = || Owner { key: key.to_owned(), shown: shown.to_owned() };
-        let known = self.0.entry((kind.to_owned(), namespace.to_owned(), name.to_owned())).or_insert_with(owner);
+        let owner = || Owner {
+            key: key.to_owned(),
+            shown: shown.to_owned(),
+        };
+        let known = self
+            .0
+            .entry((kind.to_owned(), namespace.to_owned(), name.to_owned()))
+            .or_insert_with(owner);
         if known.key == key {
             return Ok(());
         }

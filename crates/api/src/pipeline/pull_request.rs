@@ -33,7 +33,10 @@ pub struct PullRequest {
     pub from: Option<FieldOfFile>,
     /// Name of the branch below `farwater/promote/`. Empty: `PIPELINE/STAGE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 200), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 200),
+        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")
+    )]
     pub branch: Option<String>,
 }
 

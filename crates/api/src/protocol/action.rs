@@ -36,7 +36,15 @@ pub struct Unreadable {
 }
 
 /// Names of the readable actions.
-const KNOWN: [&str; 7] = ["Apply", WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED, "Hold", "Remove"];
+const KNOWN: [&str; 7] = [
+    "Apply",
+    WITH_OPTIONS,
+    RENDERED,
+    WITH_PARAMETERS,
+    PROMOTED,
+    "Hold",
+    "Remove",
+];
 /// Apply with options. Options are limits, so an agent without support must not apply without them.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
 /// First version of the agent that supports all options.
@@ -60,17 +68,22 @@ impl Unreadable {
     /// Describes the problem, and names the agent version that supports the action.
     pub fn explain(&self, agent_version: &str) -> String {
         let text = |member: &str| {
-            self.json[member]
-                .as_str()
-                .map(|text| text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect::<String>())
+            self.json[member].as_str().map(|text| {
+                text.chars()
+                    .filter(|c| !c.is_control())
+                    .take(MAX_SHOWN)
+                    .collect::<String>()
+            })
         };
         let kind = text("type").unwrap_or_default();
         let problem = match KNOWN.contains(&kind.as_str()) {
             true => format!("can't read the action {kind} ({})", self.problem),
             false => format!("does not know the action {kind:?}"),
         };
-        let needed =
-            text("needsAgent").map_or_else(|| "the hub's version".to_owned(), |version| format!("{version} or later"));
+        let needed = text("needsAgent").map_or_else(
+            || "the hub's version".to_owned(),
+            |version| format!("{version} or later"),
+        );
         format!("agent {agent_version} {problem}; upgrade the agent to {needed}")
     }
 }
@@ -113,7 +126,9 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        let is_guarded = [WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED].iter().any(|name| json["type"] == *name);
+        let is_guarded = [WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED]
+            .iter()
+            .any(|name| json["type"] == *name);
         let read = if is_guarded {
             read_guarded(&json).map(Self::Apply)
         } else {
@@ -134,9 +149,11 @@ fn read_guarded(json: &Value) -> Result<Deployment, String> {
         return Err("it has no texts that were promoted".to_owned());
     }
     let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
-    for (member, what) in
-        [("options", "an option"), ("renderers", "a renderer's option"), ("patches", "a patch's option")]
-    {
+    for (member, what) in [
+        ("options", "an option"),
+        ("renderers", "a renderer's option"),
+        ("patches", "a patch's option"),
+    ] {
         if known[member] != json[member] {
             return Err(format!("it has {what} of a newer version"));
         }
@@ -152,7 +169,9 @@ mod tests {
 
     fn check(json: Value, expected: &str) {
         let action: Action = serde_json::from_value(json.clone()).unwrap();
-        let Action::Unreadable(unreadable) = &action else { panic!("{action:?}") };
+        let Action::Unreadable(unreadable) = &action else {
+            panic!("{action:?}")
+        };
         assert_eq!(unreadable.explain("0.1.0"), expected);
         assert_eq!(serde_json::to_value(&action).unwrap(), json);
     }
@@ -167,7 +186,10 @@ mod tests {
             json!({"type": "Migrate"}),
             "agent 0.1.0 does not know the action \"Migrate\"; upgrade the agent to the hub's version",
         );
-        check(json!({}), "agent 0.1.0 does not know the action \"\"; upgrade the agent to the hub's version");
+        check(
+            json!({}),
+            "agent 0.1.0 does not know the action \"\"; upgrade the agent to the hub's version",
+        );
     }
 
     #[test]
@@ -192,7 +214,10 @@ mod tests {
         with["needsAgent"] = json!("0.1.0");
         with["options"] = json!({"drift": "Report", "ignoreDifferences": [{"kind": "Deployment", "jsonPointers": ["/spec/replicas"]}]});
         let action: Action = serde_json::from_value(with.clone()).unwrap();
-        assert!(matches!(&action, Action::Apply(deployment) if !deployment.options.is_default()), "{action:?}");
+        assert!(
+            matches!(&action, Action::Apply(deployment) if !deployment.options.is_default()),
+            "{action:?}"
+        );
         assert_eq!(serde_json::to_value(&action).unwrap(), with);
         let mut plain = apply;
         plain["type"] = json!("Apply");
@@ -215,7 +240,10 @@ mod tests {
             "options": {"drift": "Report"}, "patches": [{"patch": "{}"}],
             "renderers": [{"type": "Helm", "helm": {"values": {"replicas": 3, "ratio": 1.5}}}]});
         let action: Action = serde_json::from_value(rendered.clone()).unwrap();
-        assert!(matches!(&action, Action::Apply(deployment) if deployment.renderers.len() == 1), "{action:?}");
+        assert!(
+            matches!(&action, Action::Apply(deployment) if deployment.renderers.len() == 1),
+            "{action:?}"
+        );
         assert_eq!(serde_json::to_value(&action).unwrap(), rendered);
 
         rendered["needsAgent"] = json!("0.5.0");
@@ -280,7 +308,10 @@ mod tests {
             "targetNamespace": "web", "prune": true, "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}},
             "parameters": Digest::of("p"), "renderers": [{"type": "Helm"}], "configuration": {"imageTag": "1.2.3"}});
         let action: Action = serde_json::from_value(promoted.clone()).unwrap();
-        assert!(matches!(&action, Action::Apply(deployment) if deployment.configuration.len() == 1), "{action:?}");
+        assert!(
+            matches!(&action, Action::Apply(deployment) if deployment.configuration.len() == 1),
+            "{action:?}"
+        );
         assert_eq!(serde_json::to_value(&action).unwrap(), promoted);
         promoted.as_object_mut().unwrap().remove("configuration");
         check(

@@ -65,15 +65,27 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_are_written_and_unknown_ones_too() {
-        let number = Number { epoch: 3, generation: 7 };
+        let number = Number {
+            epoch: 3,
+            generation: 7,
+        };
         for (text, hint) in [
             (
                 r#"{"type":"Welcome","keepAliveSeconds":45.0,"pollSeconds":300.0}"#,
-                Hint::Welcome { keep_alive_seconds: 45.0, poll_seconds: 300.0 },
+                Hint::Welcome {
+                    keep_alive_seconds: 45.0,
+                    poll_seconds: 300.0,
+                },
             ),
-            (r#"{"type":"Poll","epoch":3,"generation":7}"#, Hint::Poll { desired: Some(number) }),
+            (
+                r#"{"type":"Poll","epoch":3,"generation":7}"#,
+                Hint::Poll { desired: Some(number) },
+            ),
             (r#"{"type":"Poll"}"#, Hint::Poll { desired: None }),
-            (r#"{"type":"Return","withinSeconds":2.5}"#, Hint::Return { within_seconds: 2.5 }),
+            (
+                r#"{"type":"Return","withinSeconds":2.5}"#,
+                Hint::Return { within_seconds: 2.5 },
+            ),
         ] {
             check(text, &hint);
             assert_eq!(serde_json::to_string(&hint).unwrap(), text);

@@ -59,7 +59,18 @@ mod tests {
     fn two_releases_either_way_are_supported() {
         let found: Vec<_> = (1..=7).map(|agent| Skew::between(agent, 4)).collect();
         use Skew::{AgentAhead, AgentTooNew, AgentTooOld, Supported};
-        assert_eq!(found, [AgentTooOld, Supported, Supported, Supported, AgentAhead, AgentAhead, AgentTooNew]);
+        assert_eq!(
+            found,
+            [
+                AgentTooOld,
+                Supported,
+                Supported,
+                Supported,
+                AgentAhead,
+                AgentAhead,
+                AgentTooNew
+            ]
+        );
         assert_eq!(Skew::between(u32::MAX, 1), AgentTooNew);
         assert_eq!(Skew::between(1, u32::MAX), AgentTooOld);
     }

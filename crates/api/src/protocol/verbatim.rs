@@ -24,7 +24,11 @@ impl<T> Verbatim<T> {
     fn new(value: T, json: &Value) -> Self {
         let text = String::from_utf8(canonical_json(json)).expect("JSON is UTF-8");
         let digest = Digest::of(&text);
-        Self { value, json: RawValue::from_string(text).expect("canonical JSON is JSON"), digest }
+        Self {
+            value,
+            json: RawValue::from_string(text).expect("canonical JSON is JSON"),
+            digest,
+        }
     }
 
     /// Digest of the received JSON.
@@ -104,7 +108,11 @@ mod tests {
 
     fn entry() -> Entry {
         Entry {
-            service: ServiceIdentity { uid: "a".into(), namespace: "team".into(), name: "web".into() },
+            service: ServiceIdentity {
+                uid: "a".into(),
+                namespace: "team".into(),
+                name: "web".into(),
+            },
             action: Action::Hold { reason: "x".into() },
         }
     }
@@ -114,7 +122,11 @@ mod tests {
         assert_eq!(Verbatim::from(entry()).digest(), entry().digest());
         let text = r#"{"action":{"reason":"x","type":"Hold"},"service":{"name":"web","namespace":"team","uid":"a"}}"#;
         assert_eq!(entry().digest(), Digest::of(text));
-        let settings = AgentSettings { image: Some("i".into()), deadline_seconds: 300, ..AgentSettings::default() };
+        let settings = AgentSettings {
+            image: Some("i".into()),
+            deadline_seconds: 300,
+            ..AgentSettings::default()
+        };
         assert_eq!(Verbatim::from(settings.clone()).digest(), settings.digest());
     }
 

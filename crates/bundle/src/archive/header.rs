@@ -85,8 +85,12 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
     let mut header = take(at)?;
     let (mut data, mut pax) = (at + BLOCK, "");
     if header[156] == b'x' {
-        let size = number(&header[124..136]).filter(|n| *n <= 4 * MAX_PATH_BYTES).ok_or(Format("a bad pax size"))?;
-        let records = bytes.get(data..data + size).ok_or(Format("it ends inside a pax header"))?;
+        let size = number(&header[124..136])
+            .filter(|n| *n <= 4 * MAX_PATH_BYTES)
+            .ok_or(Format("a bad pax size"))?;
+        let records = bytes
+            .get(data..data + size)
+            .ok_or(Format("it ends inside a pax header"))?;
         pax = std::str::from_utf8(records).map_err(|_| Format("a pax header that is not UTF-8"))?;
         let next = data + size.next_multiple_of(BLOCK);
         header = take(next)?;
@@ -105,7 +109,10 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
     let executable = number(&header[100..108]) == Some(0o755);
     let path = RelPath::parse(path).map_err(HeaderError::Name)?;
     let kind = match header[156] {
-        b'0' => Kind::File { size: size as u64, executable },
+        b'0' => Kind::File {
+            size: size as u64,
+            executable,
+        },
         b'2' => Kind::Link { target },
         _ => return Err(Format("an entry that is neither a file nor a symlink")),
     };
@@ -120,8 +127,13 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
     }
 
     let item = match header[156] {
-        b'0' => Item::File { bytes: data..data + size, executable },
-        _ => Item::Link { target: target.to_owned() },
+        b'0' => Item::File {
+            bytes: data..data + size,
+            executable,
+        },
+        _ => Item::Link {
+            target: target.to_owned(),
+        },
     };
     let end = if header[156] == b'0' { data + size } else { data };
     let next = end.next_multiple_of(BLOCK);
@@ -142,5 +154,6 @@ fn number(field: &[u8]) -> Option<usize> {
 
 /// Finds only the form that the writer writes; other forms fail the comparison.
 fn pax_value<'p>(pax: &'p str, key: &str) -> Option<&'p str> {
-    pax.split('\n').find_map(|line| line.split_once(' ')?.1.strip_prefix(key)?.strip_prefix('='))
+    pax.split('\n')
+        .find_map(|line| line.split_once(' ')?.1.strip_prefix(key)?.strip_prefix('='))
 }

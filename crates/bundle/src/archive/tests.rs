@@ -19,7 +19,10 @@ fn open(bytes: Vec<u8>) -> Result<Archive, ArchiveError> {
 
 #[test]
 fn the_digest_of_known_content_never_changes() {
-    let bytes = archive(&[("apps/web/a.yaml", "kind: A\n"), ("apps/web/l", "-> a.yaml"), ("z", "")], ".");
+    let bytes = archive(
+        &[("apps/web/a.yaml", "kind: A\n"), ("apps/web/l", "-> a.yaml"), ("z", "")],
+        ".",
+    );
     let digest = "sha256:7333b0e594f9e9f081f92e1aeb99d264df3bc2e686e797283e594361ec66ea2f";
     assert_eq!(Digest::of(&bytes).to_string(), digest);
 }
@@ -36,33 +39,63 @@ fn any_tar_program_reads_it() {
         assert_eq!((entry.header().mtime().unwrap(), entry.header().uid().unwrap()), (0, 0));
         names.push((entry.path().unwrap().to_str().unwrap().to_owned(), text));
     }
-    assert_eq!(names, [("a".into(), "1".into()), (deep, "2".into()), ("l".to_owned(), String::new())]);
+    assert_eq!(
+        names,
+        [
+            ("a".into(), "1".into()),
+            (deep, "2".into()),
+            ("l".to_owned(), String::new())
+        ]
+    );
 }
 
 #[test]
 fn files_and_links_are_read_back_through_each_other() {
-    let files = [("x/a.yaml", "A"), ("x/l.yaml", "-> ../y/b"), ("x/d", "-> ../y"), ("y/b", "B")];
+    let files = [
+        ("x/a.yaml", "A"),
+        ("x/l.yaml", "-> ../y/b"),
+        ("x/d", "-> ../y"),
+        ("y/b", "B"),
+    ];
     let archive = open(archive(&files, ".")).unwrap();
     let path = |p| RelPath::parse(p).unwrap();
     assert_eq!(archive.file(&path("x/l.yaml")).unwrap(), b"B");
     assert_eq!(archive.file(&path("x/d/b")).unwrap(), b"B");
     assert_eq!(archive.folder(&path("x/d")).unwrap(), path("y"));
     assert_eq!(archive.files().count(), 2);
-    assert_eq!(archive.links().collect::<Vec<_>>(), [(&path("x/d"), "../y"), (&path("x/l.yaml"), "../y/b")]);
+    assert_eq!(
+        archive.links().collect::<Vec<_>>(),
+        [(&path("x/d"), "../y"), (&path("x/l.yaml"), "../y/b")]
+    );
     assert!(archive.file(&path("x")).is_err());
 }
 
 #[test]
 fn files_take_the_place_of_others() {
-    let files = [("x/a.yaml.liquid", "A {{ b }}"), ("x/l", "-> ../z"), ("x/c", "C"), ("z", "Z")];
+    let files = [
+        ("x/a.yaml.liquid", "A {{ b }}"),
+        ("x/l", "-> ../z"),
+        ("x/c", "C"),
+        ("z", "Z"),
+    ];
     let before = open(archive(&files, ".")).unwrap();
     let path = |p| RelPath::parse(p).unwrap();
     let made = BTreeMap::from([(path("x/a.yaml"), b"A B".to_vec()), (path("x/c"), b"D".to_vec())]);
-    let after = before.replace(&BTreeSet::from([path("x/a.yaml.liquid")]), &made, &Limits::default()).unwrap();
-    let expected = open(archive(&[("x/a.yaml", "A B"), ("x/l", "-> ../z"), ("x/c", "D"), ("z", "Z")], ".")).unwrap();
+    let after = before
+        .replace(&BTreeSet::from([path("x/a.yaml.liquid")]), &made, &Limits::default())
+        .unwrap();
+    let expected = open(archive(
+        &[("x/a.yaml", "A B"), ("x/l", "-> ../z"), ("x/c", "D"), ("z", "Z")],
+        ".",
+    ))
+    .unwrap();
     assert_eq!(after.digest(), expected.digest());
     // The link's target would be missing.
-    assert!(before.replace(&BTreeSet::from([path("z")]), &BTreeMap::new(), &Limits::default()).is_err());
+    assert!(
+        before
+            .replace(&BTreeSet::from([path("z")]), &BTreeMap::new(), &Limits::default())
+            .is_err()
+    );
 }
 
 #[test]
@@ -97,7 +130,10 @@ fn foreign_and_hostile_archives_are_refused() {
         ("a hard link", foreign(|h| h.set_entry_type(tar::EntryType::Link))),
         ("dots", foreign(|h| h.as_mut_bytes()[..4].copy_from_slice(b"../a"))),
         ("absolute", foreign(|h| h.as_mut_bytes()[..2].copy_from_slice(b"/a"))),
-        ("a huge size", foreign(|h| h.as_mut_bytes()[124..136].copy_from_slice(b"77777777777\0"))),
+        (
+            "a huge size",
+            foreign(|h| h.as_mut_bytes()[124..136].copy_from_slice(b"77777777777\0")),
+        ),
         ("binary size", foreign(|h| h.as_mut_bytes()[124] = 0x80)),
     ] {
         assert!(open(bytes).is_err(), "{what}");
@@ -143,7 +179,10 @@ fn a_changed_byte_anywhere_is_noticed() {
     }
     assert!(Archive::open(&compressed[..compressed.len() - 3], &digest, &limits).is_err());
     let other = compress(&archive(&[("a", "other")], ".")).unwrap();
-    assert!(matches!(Archive::open(&other, &digest, &limits), Err(ArchiveError::Digest { .. })));
+    assert!(matches!(
+        Archive::open(&other, &digest, &limits),
+        Err(ArchiveError::Digest { .. })
+    ));
 }
 
 #[test]
@@ -151,24 +190,51 @@ fn bombs_stop_at_the_limits() {
     let zeros = vec![0; 32 << 20];
     assert!(matches!(compress(&zeros), Err(PackError::Ratio)));
     let bomb = zstd::bulk::compress(&zeros, 3).unwrap();
-    assert!(matches!(decompress(&bomb, &Digest::of(&zeros), &Limits::default()), Err(ArchiveError::Ratio)));
-    let limits = Limits { total_bytes: 1000, files: 2, file_bytes: 100 };
-    let noise: Vec<u8> = (0..40_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    assert!(matches!(
+        decompress(&bomb, &Digest::of(&zeros), &Limits::default()),
+        Err(ArchiveError::Ratio)
+    ));
+    let limits = Limits {
+        total_bytes: 1000,
+        files: 2,
+        file_bytes: 100,
+    };
+    let noise: Vec<u8> = (0..40_000u32)
+        .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
     let large = zstd::bulk::compress(&noise, 3).unwrap();
-    assert!(matches!(decompress(&large, &Digest::of(&noise), &limits), Err(ArchiveError::TooLarge { .. })));
+    assert!(matches!(
+        decompress(&large, &Digest::of(&noise), &limits),
+        Err(ArchiveError::TooLarge { .. })
+    ));
     let many = archive(&[("a", "1"), ("b", "2"), ("c", "3")], ".");
-    assert!(matches!(Archive::read(many, &limits), Err(ArchiveError::TooMany { limit: 2 })));
+    assert!(matches!(
+        Archive::read(many, &limits),
+        Err(ArchiveError::TooMany { limit: 2 })
+    ));
 }
 
 #[test]
 fn files_over_the_limits_are_not_packed() {
     let mut tree = MemoryTree::default();
     let root = tree.add_files([("a", "12345"), ("b", "12345")]);
-    let limits = Limits { file_bytes: 4, ..Limits::default() };
+    let limits = Limits {
+        file_bytes: 4,
+        ..Limits::default()
+    };
     let found = closure(&tree, &root, &RelPath::root(), &limits).unwrap();
-    assert!(matches!(pack(&tree, &found, &limits), Err(PackError::FileTooLarge { size: 5, limit: 4, .. })));
-    let limits = Limits { total_bytes: 9, ..Limits::default() };
-    assert!(matches!(pack(&tree, &found, &limits), Err(PackError::TooLarge { limit: 9 })));
+    assert!(matches!(
+        pack(&tree, &found, &limits),
+        Err(PackError::FileTooLarge { size: 5, limit: 4, .. })
+    ));
+    let limits = Limits {
+        total_bytes: 9,
+        ..Limits::default()
+    };
+    assert!(matches!(
+        pack(&tree, &found, &limits),
+        Err(PackError::TooLarge { limit: 9 })
+    ));
 }
 
 proptest! {

@@ -3,8 +3,13 @@
 use crate::yaml::{self, Budget, Node, YamlError};
 
 /// File names that kustomize looks for, and Helm's.
-pub(super) const BUILD_FILES: [&str; 5] =
-    ["kustomization.yaml", "kustomization.yml", "Kustomization", "Chart.yaml", "requirements.yaml"];
+pub(super) const BUILD_FILES: [&str; 5] = [
+    "kustomization.yaml",
+    "kustomization.yml",
+    "Kustomization",
+    "Chart.yaml",
+    "requirements.yaml",
+];
 
 pub(super) fn is_build_file(name: &str) -> bool {
     BUILD_FILES.contains(&name)
@@ -25,19 +30,33 @@ pub(super) struct Reference {
 
 impl Reference {
     fn local(line: u32, text: &str) -> Self {
-        Self { line, text: text.to_owned(), may_be_remote: false, may_be_base: false, optional: false }
+        Self {
+            line,
+            text: text.to_owned(),
+            may_be_remote: false,
+            may_be_base: false,
+            optional: false,
+        }
     }
 
     fn remote(line: u32, text: &str) -> Self {
-        Self { may_be_remote: true, ..Self::local(line, text) }
+        Self {
+            may_be_remote: true,
+            ..Self::local(line, text)
+        }
     }
 }
 
 /// Lists of files or folders, of this repository or others.
 const WITH_BASES: [&str; 3] = ["resources", "bases", "components"];
 /// Lists of files or inline YAML.
-const FILES_OR_INLINE: [&str; 5] =
-    ["patchesStrategicMerge", "generators", "transformers", "validators", "configurations"];
+const FILES_OR_INLINE: [&str; 5] = [
+    "patchesStrategicMerge",
+    "generators",
+    "transformers",
+    "validators",
+    "configurations",
+];
 /// Lists of objects with a field `path`.
 const WITH_PATH: [&str; 3] = ["patches", "patchesJson6902", "replacements"];
 
@@ -75,7 +94,10 @@ pub(super) fn read(file_name: &str, text: &str) -> Result<Named, YamlError> {
 }
 
 fn inflated(document: &Node) -> impl Iterator<Item = Inflated> {
-    let home = document.get("helmGlobals").and_then(|globals| globals.get("chartHome")).and_then(Node::as_str);
+    let home = document
+        .get("helmGlobals")
+        .and_then(|globals| globals.get("chartHome"))
+        .and_then(Node::as_str);
     let home = home.filter(|home| !home.is_empty()).unwrap_or("charts");
     let charts = document.get("helmCharts").map(Node::items).unwrap_or_default();
     charts.iter().filter_map(move |chart| {
@@ -86,7 +108,12 @@ fn inflated(document: &Node) -> impl Iterator<Item = Inflated> {
             false => format!("{name}-{version}/{name}"),
         };
         let place = format!("{home}/{below}");
-        (!name.is_empty()).then_some(Inflated { name, repository, version, place })
+        (!name.is_empty()).then_some(Inflated {
+            name,
+            repository,
+            version,
+            place,
+        })
     })
 }
 
@@ -103,7 +130,10 @@ fn chart(document: &Node, found: &mut Vec<Reference>) {
 fn kustomization(document: &Node, found: &mut Vec<Reference>) {
     let mut push = |node: &Node, may_be_base: bool| {
         if let Some(text) = node.as_str().filter(|t| !t.is_empty() && !t.contains('\n')) {
-            found.push(Reference { may_be_base, ..Reference::remote(node.line, text) });
+            found.push(Reference {
+                may_be_base,
+                ..Reference::remote(node.line, text)
+            });
         }
     };
     let list = |field: &str| document.get(field).map(Node::items).unwrap_or_default();
@@ -113,10 +143,16 @@ fn kustomization(document: &Node, found: &mut Vec<Reference>) {
     list("crds").iter().for_each(|node| push(node, false));
     for field in FILES_OR_INLINE {
         // Flow YAML on one line is inline too.
-        list(field).iter().filter(|n| n.as_str().is_some_and(|t| !t.contains(": "))).for_each(|node| push(node, false));
+        list(field)
+            .iter()
+            .filter(|n| n.as_str().is_some_and(|t| !t.contains(": ")))
+            .for_each(|node| push(node, false));
     }
     for field in WITH_PATH {
-        list(field).iter().filter_map(|item| item.get("path")).for_each(|node| push(node, false));
+        list(field)
+            .iter()
+            .filter_map(|item| item.get("path"))
+            .for_each(|node| push(node, false));
     }
     if let Some(node) = document.get("openapi").and_then(|o| o.get("path")) {
         push(node, false);
@@ -130,9 +166,13 @@ fn kustomization(document: &Node, found: &mut Vec<Reference>) {
 /// `files: [key=path, path]`, `envs: [path]`, and the older `env: path`.
 fn generated_files(generator: &Node, found: &mut Vec<Reference>) {
     let items = |field: &str| generator.get(field).map(Node::items).unwrap_or_default();
-    let files =
-        items("files").iter().map(|node| (node, node.as_str().map(|t| t.split_once('=').map_or(t, |(_, p)| p))));
-    let envs = items("envs").iter().chain(generator.get("env")).map(|node| (node, node.as_str()));
+    let files = items("files")
+        .iter()
+        .map(|node| (node, node.as_str().map(|t| t.split_once('=').map_or(t, |(_, p)| p))));
+    let envs = items("envs")
+        .iter()
+        .chain(generator.get("env"))
+        .map(|node| (node, node.as_str()));
     for (node, text) in files.chain(envs) {
         if let Some(text) = text {
             found.push(Reference::remote(node.line, text));
@@ -143,18 +183,30 @@ fn generated_files(generator: &Node, found: &mut Vec<Reference>) {
 fn helm(document: &Node, found: &mut Vec<Reference>) {
     let mut push = |node: &Node, optional| {
         if let Some(text) = node.as_str().filter(|t| !t.is_empty()) {
-            found.push(Reference { optional, ..Reference::remote(node.line, text) });
+            found.push(Reference {
+                optional,
+                ..Reference::remote(node.line, text)
+            });
         }
     };
     for chart in document.get("helmCharts").map(Node::items).unwrap_or_default() {
         chart.get("valuesFile").into_iter().for_each(|node| push(node, false));
-        chart.get("additionalValuesFiles").map(Node::items).unwrap_or_default().iter().for_each(|n| push(n, false));
+        chart
+            .get("additionalValuesFiles")
+            .map(Node::items)
+            .unwrap_or_default()
+            .iter()
+            .for_each(|n| push(n, false));
     }
     // kustomize creates the folder and downloads charts into it if they don't exist.
     if let Some(node) = document.get("helmGlobals").and_then(|g| g.get("chartHome")) {
         push(node, true);
     }
-    for chart in document.get("helmChartInflationGenerator").map(Node::items).unwrap_or_default() {
+    for chart in document
+        .get("helmChartInflationGenerator")
+        .map(Node::items)
+        .unwrap_or_default()
+    {
         chart.get("values").into_iter().for_each(|node| push(node, false));
         chart.get("chartHome").into_iter().for_each(|node| push(node, true));
     }
@@ -172,5 +224,7 @@ pub(super) fn looks_remote(text: &str) -> bool {
         || text.contains("?ref=")
         || text.contains("?version=")
         || text.contains("/_git/")
-        || text.split_once(':').is_some_and(|(user, _)| user.contains('@') && !user.contains('/'))
+        || text
+            .split_once(':')
+            .is_some_and(|(user, _)| user.contains('@') && !user.contains('/'))
 }

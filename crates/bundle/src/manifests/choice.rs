@@ -67,7 +67,10 @@ impl<'a> Choice<'a> {
         let mut parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
             let mut parsed = Vec::new();
             for text in texts {
-                let problem = |problem| FolderReason::Pattern { pattern: text.clone(), problem };
+                let problem = |problem| FolderReason::Pattern {
+                    pattern: text.clone(),
+                    problem,
+                };
                 for one in alternatives(text).map_err(problem)? {
                     patterns += one.len();
                     parsed.push(PathPattern::parse(&one).map_err(problem)?);
@@ -101,8 +104,21 @@ impl<'a> Choice<'a> {
         if patterns.saturating_mul(compared) > MAX_WORK {
             return Err(FolderReason::TooManyPatterns);
         }
-        let ignore = texts.into_iter().map(|(folder, text)| IgnoreFile { folder, rules: rules(text) }).collect();
-        Ok(Self { folder, recurse: options.recurse, include, exclude, ignore, known: HashMap::new() })
+        let ignore = texts
+            .into_iter()
+            .map(|(folder, text)| IgnoreFile {
+                folder,
+                rules: rules(text),
+            })
+            .collect();
+        Ok(Self {
+            folder,
+            recurse: options.recurse,
+            include,
+            exclude,
+            ignore,
+            known: HashMap::new(),
+        })
     }
 
     /// Whether a manifest in the folder is selected.
@@ -110,8 +126,11 @@ impl<'a> Choice<'a> {
         let within = path.strip(self.folder).unwrap_or_else(|| path.as_str());
         let names: Vec<&str> = within.split('/').collect();
         let fits = |patterns: &[PathPattern]| {
-            (1..=names.len())
-                .any(|depth| patterns.iter().any(|pattern| pattern.fits(&names[..depth], depth < names.len())))
+            (1..=names.len()).any(|depth| {
+                patterns
+                    .iter()
+                    .any(|pattern| pattern.fits(&names[..depth], depth < names.len()))
+            })
         };
         (self.recurse || names.len() == 1)
             && (self.include.is_empty() || fits(&self.include))
@@ -154,9 +173,16 @@ impl<'a> Choice<'a> {
 
     fn is_named(&self, path: &RelPath, is_folder: bool) -> bool {
         for file in self.ignore.iter().rev() {
-            let Some(within) = path.strip(&file.folder).filter(|within| !within.is_empty()) else { continue };
+            let Some(within) = path.strip(&file.folder).filter(|within| !within.is_empty()) else {
+                continue;
+            };
             let names: Vec<&str> = within.split('/').collect();
-            if let Some(rule) = file.rules.iter().rev().find(|rule| rule.pattern.fits(&names, is_folder)) {
+            if let Some(rule) = file
+                .rules
+                .iter()
+                .rev()
+                .find(|rule| rule.pattern.fits(&names, is_folder))
+            {
                 return !rule.is_kept;
             }
         }
@@ -167,9 +193,15 @@ impl<'a> Choice<'a> {
 /// Places of ignore files: from the root to the folder, then in it, outer folders first.
 fn ignore_files(folder: &RelPath, paths: &[&RelPath]) -> Vec<RelPath> {
     let above = std::iter::successors(folder.parent(), RelPath::parent);
-    let mut places: Vec<RelPath> = above.filter_map(|above| above.join_name(IGNORE_FILE.as_bytes()).ok()).collect();
+    let mut places: Vec<RelPath> = above
+        .filter_map(|above| above.join_name(IGNORE_FILE.as_bytes()).ok())
+        .collect();
     places.reverse();
-    let below = paths.iter().copied().filter(|path| path.file_name() == IGNORE_FILE).cloned();
+    let below = paths
+        .iter()
+        .copied()
+        .filter(|path| path.file_name() == IGNORE_FILE)
+        .cloned();
     places.extend(below);
     places.sort_by_key(|place| place.names().count());
     places
@@ -186,22 +218,37 @@ fn rules(text: &str) -> Vec<Rule> {
             Some(kept) => (kept, true),
             None => (line, false),
         };
-        Some(Rule { pattern: PathPattern::parse(text).ok()?, is_kept })
+        Some(Rule {
+            pattern: PathPattern::parse(text).ok()?,
+            is_kept,
+        })
     };
-    text.strip_prefix('\u{feff}').unwrap_or(text).lines().filter_map(rule).collect()
+    text.strip_prefix('\u{feff}')
+        .unwrap_or(text)
+        .lines()
+        .filter_map(rule)
+        .collect()
 }
 
 /// Removes trailing spaces, unless a backslash precedes the first of them.
 fn trim_end(line: &str) -> &str {
     let trimmed = line.trim_end_matches([' ', '\t']);
     let is_escaped = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
-    if is_escaped && trimmed.len() < line.len() { &line[..=trimmed.len()] } else { trimmed }
+    if is_escaped && trimmed.len() < line.len() {
+        &line[..=trimmed.len()]
+    } else {
+        trimmed
+    }
 }
 
 /// Describes the files of a folder from which nothing is read, for people.
 pub(super) fn explain_nothing(folder: &RelPath, paths: &[&RelPath]) -> String {
     let within = |path: &RelPath| path.strip(folder).unwrap_or_else(|| path.as_str()).to_owned();
-    let manifests: Vec<String> = paths.iter().filter(|path| is_manifest(path)).map(|path| within(path)).collect();
+    let manifests: Vec<String> = paths
+        .iter()
+        .filter(|path| is_manifest(path))
+        .map(|path| within(path))
+        .collect();
     let others: Vec<String> = paths.iter().map(|path| within(path)).collect();
     match (manifests.len(), others.len()) {
         (0, 0) => "has no files".to_owned(),
@@ -244,7 +291,11 @@ mod tests {
 
     fn options(include: &[&str], exclude: &[&str]) -> RawOptions {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        RawOptions { include: owned(include), exclude: owned(exclude), ..RawOptions::ALL }
+        RawOptions {
+            include: owned(include),
+            exclude: owned(exclude),
+            ..RawOptions::ALL
+        }
     }
 
     const FILES: [(&str, &str); 6] = [
@@ -263,14 +314,31 @@ mod tests {
         };
         check(
             RawOptions::ALL,
-            &["m/a.yaml", "m/image/files/cassandra.yaml", "m/setup/crd.yaml", "m/setup/deep/b.yaml"],
+            &[
+                "m/a.yaml",
+                "m/image/files/cassandra.yaml",
+                "m/setup/crd.yaml",
+                "m/setup/deep/b.yaml",
+            ],
         );
-        check(RawOptions { recurse: false, ..RawOptions::ALL }, &["m/a.yaml"]);
+        check(
+            RawOptions {
+                recurse: false,
+                ..RawOptions::ALL
+            },
+            &["m/a.yaml"],
+        );
         check(options(&[], &["setup/", "image/**/cassandra.yaml"]), &["m/a.yaml"]);
         check(options(&["setup"], &[]), &["m/setup/crd.yaml", "m/setup/deep/b.yaml"]);
-        check(options(&["setup", "/a.yaml"], &["deep"]), &["m/a.yaml", "m/setup/crd.yaml"]);
+        check(
+            options(&["setup", "/a.yaml"], &["deep"]),
+            &["m/a.yaml", "m/setup/crd.yaml"],
+        );
         check(options(&["*.json"], &[]), &[]);
-        check(options(&["{a.yaml,setup/d*}"], &[]), &["m/a.yaml", "m/setup/deep/b.yaml"]);
+        check(
+            options(&["{a.yaml,setup/d*}"], &[]),
+            &["m/a.yaml", "m/setup/deep/b.yaml"],
+        );
     }
 
     #[test]
@@ -279,8 +347,12 @@ mod tests {
             let files = [&FILES[..], ignore].concat();
             assert_eq!(chosen(&files, "m", RawOptions::ALL).unwrap(), expected, "{ignore:?}");
         };
-        let (a, image, setup, deep) =
-            ("m/a.yaml", "m/image/files/cassandra.yaml", "m/setup/crd.yaml", "m/setup/deep/b.yaml");
+        let (a, image, setup, deep) = (
+            "m/a.yaml",
+            "m/image/files/cassandra.yaml",
+            "m/setup/crd.yaml",
+            "m/setup/deep/b.yaml",
+        );
         check(&[(".sourceignore", "# all\n/*\n!/m\n")], &[a, image, setup, deep]);
         check(&[(".sourceignore", "*\n")], &[]);
         check(&[(".sourceignore", "/m/*  \r\n!/m/setup/\n")], &[setup, deep]);
@@ -288,7 +360,10 @@ mod tests {
         // Files in an excluded folder are not re-included.
         check(&[("m/.sourceignore", "setup\n!crd.yaml\n")], &[a, image]);
         // The deeper file counts.
-        check(&[(".sourceignore", "*.yaml\n"), ("m/setup/.sourceignore", "!b.yaml\n")], &[deep]);
+        check(
+            &[(".sourceignore", "*.yaml\n"), ("m/setup/.sourceignore", "!b.yaml\n")],
+            &[deep],
+        );
         check(&[(".sourceignore", "/a.yaml\n[\n\\\n")], &[a, image, setup, deep]);
     }
 
@@ -298,7 +373,11 @@ mod tests {
             let said = chosen(&[("m/a.yaml", ""), ("m/.sourceignore", ignore)], "m", options).unwrap_err();
             assert!(said.contains(expected), "{said}");
         };
-        check(&"#".repeat(MAX_IGNORE_BYTES + 1), RawOptions::ALL, "m/.sourceignore is over 65536 bytes");
+        check(
+            &"#".repeat(MAX_IGNORE_BYTES + 1),
+            RawOptions::ALL,
+            "m/.sourceignore is over 65536 bytes",
+        );
         check("", options(&[], &["["]), "pattern \"[\" has a [ without its ]");
         let long = "a".repeat(200);
         let mut many = Vec::new();
@@ -313,9 +392,14 @@ mod tests {
 
     #[test]
     fn spaces_at_the_end_count_only_behind_a_backslash() {
-        for (line, expected) in
-            [("a ", "a"), ("a", "a"), (r"a\  ", r"a\ "), (r"a\\ ", r"a\\"), ("  ", ""), (r"\", r"\")]
-        {
+        for (line, expected) in [
+            ("a ", "a"),
+            ("a", "a"),
+            (r"a\  ", r"a\ "),
+            (r"a\\ ", r"a\\"),
+            ("  ", ""),
+            (r"\", r"\"),
+        ] {
             assert_eq!(trim_end(line), expected, "{line:?}");
         }
     }

@@ -27,7 +27,11 @@ pub(super) struct FileError {
 
 /// The objects of a value that was not read from a text.
 pub(super) fn take_value(value: Value, (line, document): (u32, u32)) -> Vec<Result<FoundObject, FileError>> {
-    let mut reader = FileReader { is_json: true, document, out: Vec::new() };
+    let mut reader = FileReader {
+        is_json: true,
+        document,
+        out: Vec::new(),
+    };
     reader.take(value, line, 0, None);
     reader.out
 }
@@ -41,13 +45,25 @@ struct Chunk<'t> {
 
 /// Every object of a file, and every error.
 pub(super) fn read_file(bytes: &[u8], is_json: bool) -> Vec<Result<FoundObject, FileError>> {
-    let whole = |reason| vec![Err(FileError { line: 1, document: 1, reason })];
-    let Ok(text) = std::str::from_utf8(bytes) else { return whole(DocumentReason::NotText) };
+    let whole = |reason| {
+        vec![Err(FileError {
+            line: 1,
+            document: 1,
+            reason,
+        })]
+    };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return whole(DocumentReason::NotText);
+    };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.starts_with("version https://git-lfs.github.com/spec/") {
         return whole(DocumentReason::LfsPointer);
     }
-    let mut reader = FileReader { is_json, document: 0, out: Vec::new() };
+    let mut reader = FileReader {
+        is_json,
+        document: 0,
+        out: Vec::new(),
+    };
     for chunk in split(text) {
         match chunk {
             Ok(chunk) => reader.read_chunk(&chunk),
@@ -70,7 +86,10 @@ fn split(text: &str) -> Vec<Result<Chunk<'_>, (u32, String)>> {
         if let Some(rest) = line.strip_prefix("---")
             && !is_directive_prologue(&text[start..at])
         {
-            chunks.push(Ok(Chunk { text: &text[start..at], skipped }));
+            chunks.push(Ok(Chunk {
+                text: &text[start..at],
+                skipped,
+            }));
             (start, skipped) = (at + line.len(), here + 1);
             let rest = rest.trim();
             if !rest.is_empty() && !rest.starts_with('#') {
@@ -79,13 +98,20 @@ fn split(text: &str) -> Vec<Result<Chunk<'_>, (u32, String)>> {
         }
         at += line.len();
     }
-    chunks.push(Ok(Chunk { text: &text[start..], skipped }));
+    chunks.push(Ok(Chunk {
+        text: &text[start..],
+        skipped,
+    }));
     chunks
 }
 
 /// `%YAML 1.2` belongs to the document that the next separator begins.
 fn is_directive_prologue(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).peekable();
+    let mut lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .peekable();
     lines.peek().is_some() && lines.all(|line| line.starts_with('%'))
 }
 
@@ -170,7 +196,11 @@ impl FileReader {
             if depth >= MAX_LIST_DEPTH {
                 return self.fail(line, DocumentReason::NestedLists);
             }
-            let api_version = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let api_version = map
+                .get("apiVersion")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned();
             if let Some(Value::Array(items)) = map.remove("items") {
                 for item in items {
                     self.take(item, line, depth + 1, Some((&api_version, item_kind)));
@@ -183,19 +213,31 @@ impl FileReader {
             hooks::name_generated(&mut value);
         }
         match identify(&value) {
-            Ok(object) => self.out.push(Ok(FoundObject { object, value, line, document: self.document })),
+            Ok(object) => self.out.push(Ok(FoundObject {
+                object,
+                value,
+                line,
+                document: self.document,
+            })),
             Err(reason) => self.fail(line, reason),
         }
     }
 
     fn fail(&mut self, line: u32, reason: DocumentReason) {
-        self.out.push(Err(FileError { line, document: self.document, reason }));
+        self.out.push(Err(FileError {
+            line,
+            document: self.document,
+            reason,
+        }));
     }
 }
 
 /// Explains an error by a common mistake, if it is recognized; the parser's own message is only about YAML.
 fn explain(text: &str, reason: YamlReason) -> DocumentReason {
-    if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
+    if text
+        .lines()
+        .any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "))
+    {
         DocumentReason::Conflict
     } else if text.contains("{{") {
         DocumentReason::Template(reason)
@@ -206,7 +248,9 @@ fn explain(text: &str, reason: YamlReason) -> DocumentReason {
 
 fn first_line(text: &str) -> u32 {
     let blank = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
-    u32::try_from(text.lines().take_while(blank).count()).unwrap_or(u32::MAX).saturating_add(1)
+    u32::try_from(text.lines().take_while(blank).count())
+        .unwrap_or(u32::MAX)
+        .saturating_add(1)
 }
 
 fn type_name(value: &Value) -> &'static str {
@@ -242,17 +286,30 @@ fn identify(value: &Value) -> Result<ObjectRef, DocumentReason> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     // The longest values that Kubernetes accepts. Other syntax is not checked, because kinds differ and the API server
     // knows.
-    let fields = [("kind", kind, 63), ("apiVersion", api_version, 317), ("metadata.name", name, 253)];
+    let fields = [
+        ("kind", kind, 63),
+        ("apiVersion", api_version, 317),
+        ("metadata.name", name, 253),
+    ];
     for (field, text, longest) in fields.into_iter().chain([("metadata.namespace", namespace, 63)]) {
         if text.len() > longest || text.chars().any(|c| c.is_control() || c == '\\') {
-            return Err(DocumentReason::Malformed { field, value: escape(text.as_bytes()) });
+            return Err(DocumentReason::Malformed {
+                field,
+                value: escape(text.as_bytes()),
+            });
         }
     }
     if version.is_empty() || version.contains('/') || (group.is_empty() && api_version.contains('/')) {
-        return Err(DocumentReason::Malformed { field: "apiVersion", value: escape(api_version.as_bytes()) });
+        return Err(DocumentReason::Malformed {
+            field: "apiVersion",
+            value: escape(api_version.as_bytes()),
+        });
     }
     if kind.contains('/') || name.contains('/') || namespace.contains('/') {
-        return Err(DocumentReason::Malformed { field: "kind, name or namespace", value: escape(name.as_bytes()) });
+        return Err(DocumentReason::Malformed {
+            field: "kind, name or namespace",
+            value: escape(name.as_bytes()),
+        });
     }
     Ok(ObjectRef {
         group: group.to_owned(),

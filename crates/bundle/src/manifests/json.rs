@@ -35,7 +35,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<(u32, Value)>, JsonError> {
                 // serde_json appends the place, relative to this value.
                 let message = message.split(" at line ").next().unwrap_or_default().to_owned();
                 let line = line - 1 + u32::try_from(error.line()).unwrap_or(u32::MAX).max(1);
-                return Err(JsonError { line, message, is_semantic: error.is_data() });
+                return Err(JsonError {
+                    line,
+                    message,
+                    is_semantic: error.is_data(),
+                });
             }
             None => return Ok(values),
         }
@@ -112,7 +116,9 @@ impl<'de> Visitor<'de> for ExactSeed {
         while let Some(key) = entries.next_key::<String>()? {
             if out.contains_key(&key) {
                 let shown: String = key.chars().take(80).collect();
-                return Err(de::Error::custom(format_args!("key {shown:?} is given twice; keep one")));
+                return Err(de::Error::custom(format_args!(
+                    "key {shown:?} is given twice; keep one"
+                )));
             }
             let value = entries.next_value_seed(ExactSeed)?;
             out.insert(key, value);

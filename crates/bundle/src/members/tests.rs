@@ -75,7 +75,11 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn small() -> Limits {
-    Limits { files: 10, total_bytes: 4096, file_bytes: 2048 }
+    Limits {
+        files: 10,
+        total_bytes: 4096,
+        file_bytes: 2048,
+    }
 }
 
 fn paths(members: &Members) -> Vec<String> {
@@ -95,10 +99,15 @@ fn a_tar_is_read_plain_and_compressed_and_is_the_same_tree() {
     ]);
     let plain = read(&tar, Shape::Plain, &Limits::default()).unwrap();
     assert_eq!(paths(&plain), ["a-b", "a/b.yaml", "a/link", "copy"]);
-    for compressed in
-        [gzip(&tar), zstd::bulk::compress(&tar, 3).unwrap(), [gzip(&tar[..512]), gzip(&tar[512..])].concat()]
-    {
-        assert_eq!(read(&compressed, Shape::Plain, &Limits::default()).unwrap().root, plain.root);
+    for compressed in [
+        gzip(&tar),
+        zstd::bulk::compress(&tar, 3).unwrap(),
+        [gzip(&tar[..512]), gzip(&tar[512..])].concat(),
+    ] {
+        assert_eq!(
+            read(&compressed, Shape::Plain, &Limits::default()).unwrap().root,
+            plain.root
+        );
     }
     assert_eq!(plain.file("copy", 100).unwrap(), b"x: 1\n");
     assert_eq!(plain.file("a", 100), None);
@@ -114,29 +123,49 @@ fn a_charts_folder_is_left_out_and_there_is_one() {
     let members = read(&gzip(&chart), Shape::OneFolder, &Limits::default()).unwrap();
     assert_eq!(paths(&members), ["Chart.yaml", "templates/a.yaml"]);
     for other in [&b"Chart.yaml"[..], b"other/a", b"weber/a"] {
-        let two = archive(&[member(b"web/Chart.yaml", Kind::File(b"x")), member(other, Kind::File(b"x"))]);
-        assert!(matches!(read(&two, Shape::OneFolder, &Limits::default()), Err(MembersError::TwoFolders { .. })));
+        let two = archive(&[
+            member(b"web/Chart.yaml", Kind::File(b"x")),
+            member(other, Kind::File(b"x")),
+        ]);
+        assert!(matches!(
+            read(&two, Shape::OneFolder, &Limits::default()),
+            Err(MembersError::TwoFolders { .. })
+        ));
     }
 }
 
 #[test]
 fn long_names_are_read_in_both_ways() {
     let long = format!("{}/x", "a".repeat(150));
-    let posix = archive(&[pax(&[("path", &long), ("mtime", "1.5")]), member(b"short", Kind::File(b"1"))]);
+    let posix = archive(&[
+        pax(&[("path", &long), ("mtime", "1.5")]),
+        member(b"short", Kind::File(b"1")),
+    ]);
     let gnu = archive(&[
         extension(tar::EntryType::GNULongName, format!("{long}\0").as_bytes()),
         member(long.as_bytes(), Kind::File(b"1")),
     ]);
-    let git =
-        archive(&[extension(tar::EntryType::XGlobalHeader, b"19 comment=abcdefg\n"), member(b"x", Kind::File(b"1"))]);
-    assert_eq!(paths(&read(&posix, Shape::Plain, &Limits::default()).unwrap()), [long.as_str()]);
-    assert_eq!(paths(&read(&gnu, Shape::Plain, &Limits::default()).unwrap()), [long.as_str()]);
+    let git = archive(&[
+        extension(tar::EntryType::XGlobalHeader, b"19 comment=abcdefg\n"),
+        member(b"x", Kind::File(b"1")),
+    ]);
+    assert_eq!(
+        paths(&read(&posix, Shape::Plain, &Limits::default()).unwrap()),
+        [long.as_str()]
+    );
+    assert_eq!(
+        paths(&read(&gnu, Shape::Plain, &Limits::default()).unwrap()),
+        [long.as_str()]
+    );
     assert_eq!(paths(&read(&git, Shape::Plain, &Limits::default()).unwrap()), ["x"]);
 }
 
 #[track_caller]
 fn refused(members: &[Vec<u8>], expected: &str) {
-    let error = read(&archive(members), Shape::Plain, &small()).map(|members| paths(&members)).unwrap_err().to_string();
+    let error = read(&archive(members), Shape::Plain, &small())
+        .map(|members| paths(&members))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(expected), "{error}");
     assert!(!error.contains(char::is_control), "{error}");
 }
@@ -162,12 +191,24 @@ fn hostile_members_are_errors() {
     }
     refused(&[file(b"a"), file(b"a")], "a is in the archive twice");
     refused(&[file(b"a"), file(b"./a")], "a is in the archive twice");
-    refused(&[file(b"a"), file(b"a/b")], "a/b lies below something that is no folder");
-    refused(&[member(b"a", Kind::Symlink("/etc")), file(b"a/passwd")], "a/passwd lies below something");
+    refused(
+        &[file(b"a"), file(b"a/b")],
+        "a/b lies below something that is no folder",
+    );
+    refused(
+        &[member(b"a", Kind::Symlink("/etc")), file(b"a/passwd")],
+        "a/passwd lies below something",
+    );
     refused(&[member(b"a", Kind::Hard("/etc/passwd"))], "is absolute");
     refused(&[member(b"a", Kind::Hard("../x"))], "`.` or `..`");
-    refused(&[member(b"a", Kind::Hard("b")), file(b"b")], "a is a link to b, which is not in the archive before it");
-    refused(&[member(b"a", Kind::Symlink("b")), member(b"c", Kind::Hard("a"))], "c is a link to a");
+    refused(
+        &[member(b"a", Kind::Hard("b")), file(b"b")],
+        "a is a link to b, which is not in the archive before it",
+    );
+    refused(
+        &[member(b"a", Kind::Symlink("b")), member(b"c", Kind::Hard("a"))],
+        "c is a link to a",
+    );
     refused(&[member(b"a", Kind::Symlink(""))], "a is a symlink without a target");
     for (kind, expected) in [
         (tar::EntryType::Char, "a device"),
@@ -185,23 +226,50 @@ fn hostile_members_are_errors() {
 #[test]
 fn headers_that_disagree_are_errors() {
     let file = member(b"a", Kind::File(b"x"));
-    refused(&[pax(&[("size", "512")]), file.clone()], "a has two headers that disagree on its size");
-    refused(&[pax(&[("path", "b"), ("path", "c")]), file.clone()], "malformed extended header");
+    refused(
+        &[pax(&[("size", "512")]), file.clone()],
+        "a has two headers that disagree on its size",
+    );
+    refused(
+        &[pax(&[("path", "b"), ("path", "c")]), file.clone()],
+        "malformed extended header",
+    );
     refused(&[pax(&[("path", "../b")]), file.clone()], "`.` or `..`");
-    refused(&[pax(&[("GNU.sparse.name", "b")]), file.clone()], "malformed extended header");
+    refused(
+        &[pax(&[("GNU.sparse.name", "b")]), file.clone()],
+        "malformed extended header",
+    );
     let long = extension(tar::EntryType::GNULongName, b"b\0");
-    refused(&[pax(&[("path", "c")]), long, file.clone()], "c has two headers that disagree on its name");
-    let both =
-        [pax(&[("linkpath", "c")]), extension(tar::EntryType::GNULongLink, b"d\0"), member(b"a", Kind::Symlink("e"))];
+    refused(
+        &[pax(&[("path", "c")]), long, file.clone()],
+        "c has two headers that disagree on its name",
+    );
+    let both = [
+        pax(&[("linkpath", "c")]),
+        extension(tar::EntryType::GNULongLink, b"d\0"),
+        member(b"a", Kind::Symlink("e")),
+    ];
     refused(&both, "a has two headers that disagree on its target");
-    refused(&[extension(tar::EntryType::XGlobalHeader, b"10 path=b\n"), file.clone()], "malformed extended header");
-    refused(&[extension(tar::EntryType::XHeader, b"99 path=b\n"), file.clone()], "malformed extended header");
+    refused(
+        &[extension(tar::EntryType::XGlobalHeader, b"10 path=b\n"), file.clone()],
+        "malformed extended header",
+    );
+    refused(
+        &[extension(tar::EntryType::XHeader, b"99 path=b\n"), file.clone()],
+        "malformed extended header",
+    );
     let huge = extension(tar::EntryType::XHeader, &vec![b' '; 65 << 10]);
     let limits = Limits::default();
-    assert!(matches!(read(&archive(&[huge, file.clone()]), Shape::Plain, &limits), Err(MembersError::Extended)));
+    assert!(matches!(
+        read(&archive(&[huge, file.clone()]), Shape::Plain, &limits),
+        Err(MembersError::Extended)
+    ));
     let mut broken = archive(&[file]);
     broken[0] = b'z';
-    assert!(matches!(read(&broken, Shape::Plain, &limits), Err(MembersError::Tar { .. })));
+    assert!(matches!(
+        read(&broken, Shape::Plain, &limits),
+        Err(MembersError::Tar { .. })
+    ));
 }
 
 #[test]
@@ -218,7 +286,10 @@ fn what_was_cut_is_no_archive() {
     let mut flipped = compressed.clone();
     let last = flipped.len() - 6;
     flipped[last] ^= 1;
-    assert!(matches!(read(&flipped, Shape::Plain, &limits), Err(MembersError::Decompress { .. })));
+    assert!(matches!(
+        read(&flipped, Shape::Plain, &limits),
+        Err(MembersError::Decompress { .. })
+    ));
 }
 
 #[test]
@@ -226,16 +297,26 @@ fn sizes_and_counts_are_bounded_before_memory_is_taken() {
     let zeros = vec![0; 200 << 20];
     for bomb in [gzip(&zeros), zstd::bulk::compress(&zeros, 3).unwrap()] {
         let error = read(&bomb, Shape::Plain, &Limits::default()).unwrap_err();
-        assert!(matches!(error, MembersError::Ratio | MembersError::TooLarge { .. }), "{error}");
+        assert!(
+            matches!(error, MembersError::Ratio | MembersError::TooLarge { .. }),
+            "{error}"
+        );
     }
     let nested = gzip(&gzip(&zeros));
     assert!(read(&nested, Shape::Plain, &Limits::default()).is_err());
-    let many: Vec<_> = (0..20).map(|n| member(format!("f{n}").as_bytes(), Kind::File(b"x"))).collect();
+    let many: Vec<_> = (0..20)
+        .map(|n| member(format!("f{n}").as_bytes(), Kind::File(b"x")))
+        .collect();
     refused(&many, "over 10 members");
-    let folders: Vec<_> = (0..60).map(|n| member(format!("f{n}").as_bytes(), Kind::Folder)).collect();
+    let folders: Vec<_> = (0..60)
+        .map(|n| member(format!("f{n}").as_bytes(), Kind::Folder))
+        .collect();
     refused(&folders, "over 40 members");
     refused(&[member(b"a", Kind::File(&[0; 2049]))], "a is over 2048 bytes");
-    let three: Vec<_> = ["a", "b", "c"].iter().map(|name| member(name.as_bytes(), Kind::File(&[0; 2000]))).collect();
+    let three: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| member(name.as_bytes(), Kind::File(&[0; 2000])))
+        .collect();
     refused(&three, "over 4096 bytes");
     let mut header = tar::Header::new_gnu();
     header.set_path("a").unwrap();
@@ -243,7 +324,10 @@ fn sizes_and_counts_are_bounded_before_memory_is_taken() {
     header.set_cksum();
     refused(&[header.as_bytes().to_vec()], "a is over 2048 bytes");
     let deep = vec!["a"; 70].join("/");
-    refused(&[pax(&[("path", &deep)]), member(b"x", Kind::File(b"x"))], "deeper than 64 names");
+    refused(
+        &[pax(&[("path", &deep)]), member(b"x", Kind::File(b"x"))],
+        "deeper than 64 names",
+    );
 }
 
 #[test]

@@ -59,7 +59,15 @@ pub(super) fn compose<'b>(text: &str, budget: &'b Budget, repeated: Repeated<'b>
         block_nesting_limit: budget.depth,
     };
     let (stack, anchors) = (Vec::new(), HashMap::new());
-    let mut composer = Composer { budget, repeated, nodes: 0, bytes: 0, stack, anchors, root: None };
+    let mut composer = Composer {
+        budget,
+        repeated,
+        nodes: 0,
+        bytes: 0,
+        stack,
+        anchors,
+        root: None,
+    };
 
     let mut documents = Vec::new();
     for event in Parser::new_from_str_with_options(text, options) {
@@ -74,10 +82,15 @@ pub(super) fn compose<'b>(text: &str, budget: &'b Budget, repeated: Repeated<'b>
                 (composer.nodes, composer.bytes) = (0, 0);
             }
             Event::DocumentEnd => {
-                let empty = Node { line, value: NodeValue::Scalar(Scalar::Null) };
+                let empty = Node {
+                    line,
+                    value: NodeValue::Scalar(Scalar::Null),
+                };
                 documents.push(composer.root.take().unwrap_or(empty));
             }
-            event => composer.take(event, line).map_err(|reason| YamlError { line, reason })?,
+            event => composer
+                .take(event, line)
+                .map_err(|reason| YamlError { line, reason })?,
         }
     }
     Ok(documents)
@@ -93,18 +106,31 @@ impl Composer<'_> {
                     return Ok(());
                 }
                 let scalar = resolve(&text, style, tag.as_deref())?;
-                let node = Node { line, value: NodeValue::Scalar(scalar) };
+                let node = Node {
+                    line,
+                    value: NodeValue::Scalar(scalar),
+                };
                 self.keep(anchor, &node)?;
                 self.add(node)
             }
             Event::SequenceStart(_, anchor, _) => {
                 self.spend(1, 0)?;
-                self.open(Open::Sequence { anchor, line, items: Vec::new() })
+                self.open(Open::Sequence {
+                    anchor,
+                    line,
+                    items: Vec::new(),
+                })
             }
             Event::MappingStart(_, anchor, _) => {
                 self.spend(1, 0)?;
                 let (entries, index) = (Vec::new(), HashMap::new());
-                self.open(Open::Mapping(OpenMapping { anchor, line, entries, index, key: None }))
+                self.open(Open::Mapping(OpenMapping {
+                    anchor,
+                    line,
+                    entries,
+                    index,
+                    key: None,
+                }))
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => {
@@ -154,8 +180,20 @@ impl Composer<'_> {
 
     fn close(&mut self) -> Result<(), YamlReason> {
         let (anchor, node) = match self.stack.pop() {
-            Some(Open::Sequence { anchor, line, items }) => (anchor, Node { line, value: NodeValue::Sequence(items) }),
-            Some(Open::Mapping(m)) => (m.anchor, Node { line: m.line, value: NodeValue::Mapping(m.entries) }),
+            Some(Open::Sequence { anchor, line, items }) => (
+                anchor,
+                Node {
+                    line,
+                    value: NodeValue::Sequence(items),
+                },
+            ),
+            Some(Open::Mapping(m)) => (
+                m.anchor,
+                Node {
+                    line: m.line,
+                    value: NodeValue::Mapping(m.entries),
+                },
+            ),
             None => return Ok(()),
         };
         self.keep(anchor, &node)?;
@@ -167,7 +205,15 @@ impl Composer<'_> {
         if anchor != 0 {
             let (nodes, bytes, depth) = measure(node);
             self.spend(nodes, bytes)?;
-            self.anchors.insert(anchor, Anchored { node: node.clone(), nodes, bytes, depth });
+            self.anchors.insert(
+                anchor,
+                Anchored {
+                    node: node.clone(),
+                    nodes,
+                    bytes,
+                    depth,
+                },
+            );
         }
         Ok(())
     }
@@ -210,7 +256,10 @@ impl OpenMapping {
     fn find_repeated(&self, key: &Key) -> Option<YamlReason> {
         let (at, _) = self.index.get(&key.text).filter(|(_, is_written)| *is_written)?;
         let first = self.entries[*at].0.line;
-        Some(YamlReason::DuplicateKey { key: key.text.chars().take(80).collect(), first })
+        Some(YamlReason::DuplicateKey {
+            key: key.text.chars().take(80).collect(),
+            first,
+        })
     }
 
     fn insert(&mut self, key: Key, node: Node) {
@@ -256,7 +305,10 @@ impl OpenMapping {
 
 fn to_key(node: Node) -> Result<Key, YamlReason> {
     match node.value {
-        NodeValue::Scalar(scalar) => Ok(Key { line: node.line, text: scalar.into_key()? }),
+        NodeValue::Scalar(scalar) => Ok(Key {
+            line: node.line,
+            text: scalar.into_key()?,
+        }),
         NodeValue::Sequence(_) => Err(YamlReason::Key("a sequence")),
         NodeValue::Mapping(_) => Err(YamlReason::Key("a mapping")),
     }
@@ -282,20 +334,27 @@ fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar, 
 
 /// `int` for `!!int`, in any form of the tag.
 fn core_name(tag: &Tag) -> Option<String> {
-    tag.suffix_in_namespace("tag:yaml.org,2002:").map(|name| name.into_owned())
+    tag.suffix_in_namespace("tag:yaml.org,2002:")
+        .map(|name| name.into_owned())
 }
 
 fn measure(node: &Node) -> (usize, usize, usize) {
     let mut total = (1, 0, 0);
     let mut add = |child: &Node, key: usize| {
         let (nodes, bytes, depth) = measure(child);
-        total = (total.0 + nodes + usize::from(key > 0), total.1 + bytes + key, total.2.max(depth));
+        total = (
+            total.0 + nodes + usize::from(key > 0),
+            total.1 + bytes + key,
+            total.2.max(depth),
+        );
     };
     match &node.value {
         NodeValue::Scalar(Scalar::String(text)) => return (1, text.len(), 0),
         NodeValue::Scalar(_) => return (1, 8, 0),
         NodeValue::Sequence(items) => items.iter().for_each(|item| add(item, 0)),
-        NodeValue::Mapping(entries) => entries.iter().for_each(|(key, value)| add(value, key.text.len().max(1))),
+        NodeValue::Mapping(entries) => entries
+            .iter()
+            .for_each(|(key, value)| add(value, key.text.len().max(1))),
     }
     (total.0, total.1, total.2 + 1)
 }
@@ -311,13 +370,19 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<serde_json::Value>, String> {
         let documents = parse(text, &Budget::default()).map_err(|e| format!("{}: {}", e.line, e.reason))?;
-        documents.into_iter().map(|d| d.into_json().map_err(|e| e.reason.to_string())).collect()
+        documents
+            .into_iter()
+            .map(|d| d.into_json().map_err(|e| e.reason.to_string()))
+            .collect()
     }
 
     #[test]
     fn documents_aliases_and_merges_are_composed() {
         assert_eq!(read("a: 1\n---\n- x\n").unwrap(), [json!({"a": 1}), json!(["x"])]);
-        assert_eq!(read("a: &x {b: 1}\nc: *x\n").unwrap(), [json!({"a": {"b": 1}, "c": {"b": 1}})]);
+        assert_eq!(
+            read("a: &x {b: 1}\nc: *x\n").unwrap(),
+            [json!({"a": {"b": 1}, "c": {"b": 1}})]
+        );
         let text = "d: &d {a: 1, b: 1}\no: {b: 2, <<: *d, a: 2}\n";
         assert_eq!(read(text).unwrap()[0]["o"], json!({"a": 2, "b": 1}));
         assert_eq!(
@@ -329,11 +394,17 @@ mod tests {
 
     #[test]
     fn a_key_given_twice_names_both_lines() {
-        assert_eq!(read("a: 1\nb: 2\na: 3\n").unwrap_err(), "3: key \"a\" is given twice, first on line 1; keep one");
+        assert_eq!(
+            read("a: 1\nb: 2\na: 3\n").unwrap_err(),
+            "3: key \"a\" is given twice, first on line 1; keep one"
+        );
         assert!(read("{1: a, \"1\": b}").unwrap_err().contains("given twice"));
         // The line of the key, not the end of its value.
         let text = "a:\n- b: [1]\n  c: 2\n  b:\n  - 3\n  - 4\n";
-        assert_eq!(read(text).unwrap_err(), "4: key \"b\" is given twice, first on line 2; keep one");
+        assert_eq!(
+            read(text).unwrap_err(),
+            "4: key \"b\" is given twice, first on line 2; keep one"
+        );
     }
 
     #[test]
@@ -342,7 +413,16 @@ mod tests {
         let values: Vec<_> = documents.into_iter().map(|node| node.into_json().unwrap()).collect();
         assert_eq!(values, [json!({"a": 3, "b": {"c": 1}, "c": 1})]);
         let noted: Vec<_> = noted.iter().map(|error| (error.line, error.reason.clone())).collect();
-        assert_eq!(noted, [(3, YamlReason::DuplicateKey { key: "a".to_owned(), first: 1 })]);
+        assert_eq!(
+            noted,
+            [(
+                3,
+                YamlReason::DuplicateKey {
+                    key: "a".to_owned(),
+                    first: 1
+                }
+            )]
+        );
     }
 
     #[test]

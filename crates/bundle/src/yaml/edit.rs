@@ -45,12 +45,22 @@ impl FromStr for FieldPath {
             }
             steps.push(Step::Key(name.to_owned()));
             while !rest.is_empty() {
-                let (index, more) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).ok_or_else(bad)?;
+                let (index, more) = rest
+                    .strip_prefix('[')
+                    .and_then(|rest| rest.split_once(']'))
+                    .ok_or_else(bad)?;
                 steps.push(Step::Index(index.parse().map_err(|_| bad())?));
                 rest = more;
             }
         }
-        if steps.len() > MAX_STEPS { Err(bad()) } else { Ok(Self { text: text.to_owned(), steps }) }
+        if steps.len() > MAX_STEPS {
+            Err(bad())
+        } else {
+            Ok(Self {
+                text: text.to_owned(),
+                steps,
+            })
+        }
     }
 }
 
@@ -99,7 +109,12 @@ pub fn read_field(text: &str, field: &FieldPath) -> Result<FieldValue, FieldErro
 /// The text with another value of a field. None: it already has that value.
 pub fn replace_field(text: &str, field: &FieldPath, value: &FieldValue) -> Result<Option<String>, FieldError> {
     check_value(&value.text)?;
-    let Found { value: before, style, place, line } = find(text, field)?;
+    let Found {
+        value: before,
+        style,
+        place,
+        line,
+    } = find(text, field)?;
     if before.text == value.text {
         return Ok(None);
     }
@@ -160,11 +175,18 @@ fn find(text: &str, field: &FieldPath) -> Result<Found, FieldError> {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,
     };
-    let mut walk = Walk { field, stack: Vec::new(), found: Vec::new() };
+    let mut walk = Walk {
+        field,
+        stack: Vec::new(),
+        found: Vec::new(),
+    };
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|error| {
             let why = error.info().chars().filter(|c| !c.is_control()).take(200).collect();
-            FieldError::Syntax { line: error.marker().line(), why }
+            FieldError::Syntax {
+                line: error.marker().line(),
+                why,
+            }
         })?;
         walk.take(text, event, &span);
     }
@@ -254,8 +276,16 @@ fn look_at(text: &str, (scalar, style): (&str, ScalarStyle), span: &Span) -> Res
         return Err("on several lines");
     }
     let is_string = style != ScalarStyle::Plain || matches!(Scalar::resolve(scalar), Scalar::String(_));
-    let value = FieldValue { text: scalar.to_owned(), is_string };
-    Ok(Found { value, style, place, line: span.start.line() })
+    let value = FieldValue {
+        text: scalar.to_owned(),
+        is_string,
+    };
+    Ok(Found {
+        value,
+        style,
+        place,
+        line: span.start.line(),
+    })
 }
 
 #[cfg(test)]
@@ -267,7 +297,10 @@ mod tests {
     }
 
     fn check(text: &str, at: &str, value: &str, expected: &str) {
-        let value = FieldValue { text: value.to_owned(), is_string: true };
+        let value = FieldValue {
+            text: value.to_owned(),
+            is_string: true,
+        };
         let edited = replace_field(text, &field(at), &value).map(|edited| edited.unwrap_or_default());
         let edited = edited.unwrap_or_else(|error| error.to_string());
         assert_eq!(edited, expected, "{at} of {text:?}");
@@ -288,14 +321,22 @@ mod tests {
 
     #[test]
     fn text_that_looks_like_something_else_is_quoted() {
-        for value in ["1234567", "12e45", "true", "1.10", "null", "1:20", "a: b", "- a", "a,b", "ä", "x:"] {
+        for value in [
+            "1234567", "12e45", "true", "1.10", "null", "1:20", "a: b", "- a", "a,b", "ä", "x:",
+        ] {
             check("a: b\n", "a", value, &format!("a: \"{value}\"\n"));
         }
         // A copied number stays a number, except where text was.
         let number = read_field("tag: 1.10", &field("tag")).unwrap();
         assert!(!number.is_string);
-        assert_eq!(replace_field("tag: 1.9", &field("tag"), &number).unwrap().unwrap(), "tag: 1.10");
-        assert_eq!(replace_field("tag: '1.9'", &field("tag"), &number).unwrap().unwrap(), "tag: '1.10'");
+        assert_eq!(
+            replace_field("tag: 1.9", &field("tag"), &number).unwrap().unwrap(),
+            "tag: 1.10"
+        );
+        assert_eq!(
+            replace_field("tag: '1.9'", &field("tag"), &number).unwrap().unwrap(),
+            "tag: '1.10'"
+        );
     }
 
     #[test]
@@ -303,7 +344,12 @@ mod tests {
         let shape =
             |line, what| format!("on line {line} it is {what}; write it as one plain or quoted text on one line");
         check("a: b", "b", "c", "no document has this field");
-        check("a: b\n---\na: c", "a", "d", "it is there 2 times; it must be there once");
+        check(
+            "a: b\n---\na: c",
+            "a",
+            "d",
+            "it is there 2 times; it must be there once",
+        );
         check("a: {b: c}", "a", "d", &shape(1, "a mapping"));
         check("a: [b]", "a", "d", &shape(1, "a list"));
         check("x: &x y\na: *x", "a", "d", &shape(2, "an alias"));
@@ -312,9 +358,15 @@ mod tests {
         check("a: |\n  b\n", "a", "d", &shape(2, "a block"));
         check("a: b\n  c\n", "a", "d", &shape(1, "on several lines"));
         let empty = read_field("a:\nb: c\n", &field("a"));
-        assert!(matches!(empty, Err(FieldError::Shape { what: "empty", .. })), "{empty:?}");
+        assert!(
+            matches!(empty, Err(FieldError::Shape { what: "empty", .. })),
+            "{empty:?}"
+        );
         check("a: b", "a", "c\nd: e", "a value has 1 to 512 bytes on one line");
-        assert!(matches!(read_field("a: [", &field("a")), Err(FieldError::Syntax { .. })));
+        assert!(matches!(
+            read_field("a: [", &field("a")),
+            Err(FieldError::Syntax { .. })
+        ));
         for wrong in ["", "a..b", "[0]", "a[", "a[x]", "a[0]b", "a b", ".a"] {
             assert!(wrong.parse::<FieldPath>().is_err(), "{wrong:?}");
         }

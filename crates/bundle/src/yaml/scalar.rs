@@ -18,19 +18,29 @@ pub enum Scalar {
 impl Scalar {
     /// A plain (unquoted) scalar without a tag.
     pub fn resolve(text: &str) -> Self {
-        resolve_known(text).or_else(|| resolve_number(text, true)).unwrap_or_else(|| Self::String(text.to_owned()))
+        resolve_known(text)
+            .or_else(|| resolve_number(text, true))
+            .unwrap_or_else(|| Self::String(text.to_owned()))
     }
 
     /// A scalar with a tag of YAML's core types; `tag` is the short name. With other tags it stays a string.
     pub fn resolve_tagged(tag: &str, text: &str) -> Result<Self, YamlReason> {
         let wrong = |name| YamlReason::Tag(format!("{:?}", text.chars().take(40).collect::<String>()), name);
         let found = || {
-            resolve_known(text).or_else(|| resolve_number(text, false)).unwrap_or_else(|| Self::String(text.to_owned()))
+            resolve_known(text)
+                .or_else(|| resolve_number(text, false))
+                .unwrap_or_else(|| Self::String(text.to_owned()))
         };
         match tag {
-            "bool" => Some(found()).filter(|s| matches!(s, Self::Bool(_))).ok_or_else(|| wrong("!!bool")),
-            "null" => Some(found()).filter(|s| matches!(s, Self::Null)).ok_or_else(|| wrong("!!null")),
-            "int" => Some(found()).filter(|s| matches!(s, Self::Int(_) | Self::Uint(_))).ok_or_else(|| wrong("!!int")),
+            "bool" => Some(found())
+                .filter(|s| matches!(s, Self::Bool(_)))
+                .ok_or_else(|| wrong("!!bool")),
+            "null" => Some(found())
+                .filter(|s| matches!(s, Self::Null))
+                .ok_or_else(|| wrong("!!null")),
+            "int" => Some(found())
+                .filter(|s| matches!(s, Self::Int(_) | Self::Uint(_)))
+                .ok_or_else(|| wrong("!!int")),
             "float" => match found() {
                 Self::Int(int) => Ok(Self::Float(int as f64)),
                 float @ Self::Float(_) => Ok(float),
@@ -288,7 +298,13 @@ mod tests {
 
     #[test]
     fn integral_floats_become_integers_in_json() {
-        for (text, json) in [("1e3", "1000"), ("1.0", "1"), ("-0.0", "0"), ("1.5", "1.5"), ("1e21", "1e+21")] {
+        for (text, json) in [
+            ("1e3", "1000"),
+            ("1.0", "1"),
+            ("-0.0", "0"),
+            ("1.5", "1.5"),
+            ("1e21", "1e+21"),
+        ] {
             assert_eq!(Scalar::resolve(text).into_json().unwrap().to_string(), json, "{text}");
         }
         assert_eq!(Scalar::resolve("1e20").into_json().unwrap(), serde_json::json!(1e20));
@@ -312,8 +328,14 @@ mod tests {
 
     #[test]
     fn binary_is_decoded() {
-        assert_eq!(Scalar::resolve_tagged("binary", "aGVs\nbG8="), Ok(Scalar::String("hello".into())));
-        assert_eq!(Scalar::resolve_tagged("binary", "aGk="), Ok(Scalar::String("hi".into())));
+        assert_eq!(
+            Scalar::resolve_tagged("binary", "aGVs\nbG8="),
+            Ok(Scalar::String("hello".into()))
+        );
+        assert_eq!(
+            Scalar::resolve_tagged("binary", "aGk="),
+            Ok(Scalar::String("hi".into()))
+        );
         assert!(Scalar::resolve_tagged("binary", "aGk").is_err());
     }
 }

@@ -105,7 +105,12 @@ struct HubArgs {
     #[arg(long, value_name = "URL", env = "FARWATER_DATABASE", hide_env_values = true)]
     database: Option<DatabaseUrl>,
     /// The database's password; prefer the variable or the file.
-    #[arg(long, value_name = "PASSWORD", env = "FARWATER_DATABASE_PASSWORD", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        env = "FARWATER_DATABASE_PASSWORD",
+        hide_env_values = true
+    )]
     database_password: Option<DatabasePassword>,
     /// File that holds the database's password.
     #[arg(long, value_name = "FILE", env = "FARWATER_DATABASE_PASSWORD_FILE")]
@@ -147,23 +152,32 @@ enum Place {
 impl HubArgs {
     async fn place(&self, connect: &ConnectArgs) -> Result<Place> {
         match (&self.data_dir, &connect.context) {
-            (Some(_), Some(_)) => Err(Failure::usage("--data-dir and --context name two hubs: give one of them")),
+            (Some(_), Some(_)) => Err(Failure::usage(
+                "--data-dir and --context name two hubs: give one of them",
+            )),
             (None, None) => Err(Failure::usage("no hub is named")
                 .next("--data-dir DIR of a hub on this machine, or --context CTX of one in a cluster")),
             (Some(data_dir), None) => {
                 if self.namespace.is_some() {
-                    return Err(Failure::usage("--namespace is of a hub in a cluster: it needs --context"));
+                    return Err(Failure::usage(
+                        "--namespace is of a hub in a cluster: it needs --context",
+                    ));
                 }
                 let (url, password) = (self.database.clone(), self.database_password.clone());
                 let file = self.database_password_file.as_deref();
                 let location = farwater_hub::config::store_location(data_dir, url, password, file);
                 let location = location.map_err(|error| unusable(&error))?;
-                Ok(Place::Here(LocalHub { data_dir: data_dir.clone(), location }))
+                Ok(Place::Here(LocalHub {
+                    data_dir: data_dir.clone(),
+                    location,
+                }))
             }
             (None, Some(context)) => {
                 if self.database.is_some() || self.database_password.is_some() || self.database_password_file.is_some()
                 {
-                    return Err(Failure::usage("a hub in a cluster knows its database: give none with --context"));
+                    return Err(Failure::usage(
+                        "a hub in a cluster knows its database: give none with --context",
+                    ));
                 }
                 let target = Target::open(connect.kubeconfig.as_deref(), Some(context)).await?;
                 let namespace = self.namespace.clone().unwrap_or_else(|| names::NAMESPACE.to_owned());
@@ -175,12 +189,21 @@ impl HubArgs {
 
 pub async fn run(args: AdminArgs, connect: &ConnectArgs) -> Result<u8> {
     match args.command {
-        Command::Backup { of, file, force, with_keys, keep } => {
+        Command::Backup {
+            of,
+            file,
+            force,
+            with_keys,
+            keep,
+        } => {
             let shelf = backup::Shelf::of(&file, keep, jiff::Timestamp::now())?;
             match of.place(connect).await? {
                 Place::Here(hub) => backup::write(&hub, &shelf.file, force, with_keys).await?,
                 Place::Cluster { target, namespace } => {
-                    let hub = InstalledHub { target: &target, namespace: &namespace };
+                    let hub = InstalledHub {
+                        target: &target,
+                        namespace: &namespace,
+                    };
                     backup::fetch(hub, &shelf.file, force).await?;
                 }
             }
@@ -200,12 +223,20 @@ pub async fn run(args: AdminArgs, connect: &ConnectArgs) -> Result<u8> {
             let text = std::fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
             print(&text)?;
         }
-        Command::CopyStore { from, from_password_file, to, to_password_file, force } => {
+        Command::CopyStore {
+            from,
+            from_password_file,
+            to,
+            to_password_file,
+            force,
+        } => {
             refuse_context(connect)?;
             let at = |url, file: Option<PathBuf>| locate(url, file.as_deref()).map_err(|error| unusable(&error));
             let (from, to) = (at(from, from_password_file)?, at(to, to_password_file)?);
             let copied = archive::copy_store(&from, &to, force).await;
-            print(&described(&copied.map_err(|error| failed("copy the database", &error))?))?;
+            print(&described(
+                &copied.map_err(|error| failed("copy the database", &error))?,
+            ))?;
             say(&format!("copied {from} to {to}"));
         }
     }
@@ -223,25 +254,39 @@ async fn run_in_pod(attempt: &str, target: &Target, namespace: &str, words: &[&s
 
 fn refuse_context(connect: &ConnectArgs) -> Result<()> {
     match &connect.context {
-        Some(_) => Err(Failure::usage("this command works on this machine alone: it takes no --context")),
+        Some(_) => Err(Failure::usage(
+            "this command works on this machine alone: it takes no --context",
+        )),
         None => Ok(()),
     }
 }
 
 async fn check(of: &LocalHub) -> Result<u8> {
-    let report =
-        fsck::fsck(&of.location, &of.seal_key().await?).await.map_err(|error| opening("check the database", &error))?;
+    let report = fsck::fsck(&of.location, &of.seal_key().await?)
+        .await
+        .map_err(|error| opening("check the database", &error))?;
     for finding in &report.findings {
-        let word = if finding.severity == fsck::Severity::Damage { "damage" } else { "leftover" };
+        let word = if finding.severity == fsck::Severity::Damage {
+            "damage"
+        } else {
+            "leftover"
+        };
         print(&format!("{word}  {}\n", text::plain(&finding.to_string())))?;
     }
     if report.more > 0 {
         print(&format!("and {} more\n", report.more))?;
     }
-    say(&format!("checked {} resources and {} changes", report.resources, report.changes));
+    say(&format!(
+        "checked {} resources and {} changes",
+        report.resources, report.changes
+    ));
     Ok(if report.is_damaged { exit::NO } else { exit::YES })
 }
 
 fn described(copied: &Copied) -> String {
-    copied.rows.iter().map(|(table, rows)| format!("{table} {rows}\n")).collect()
+    copied
+        .rows
+        .iter()
+        .map(|(table, rows)| format!("{table} {rows}\n"))
+        .collect()
 }

@@ -40,29 +40,48 @@ pub struct ApproveArgs {
 }
 
 pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
-    let Some(stage) = args.stage.clone() else { return approve_prune(args, session).await };
+    let Some(stage) = args.stage.clone() else {
+        return approve_prune(args, session).await;
+    };
     let (namespace, name) = any_name(&args.name, args.namespace.or_default(session), "pipeline")?;
     let pipeline: Pipeline = session.get(namespace, name).await?;
     let stages = pipeline.status.unwrap_or_default().stages;
-    let candidate = stages.into_iter().find(|one| one.name == stage).and_then(|stage| stage.candidate);
+    let candidate = stages
+        .into_iter()
+        .find(|one| one.name == stage)
+        .and_then(|stage| stage.candidate);
     let is_asked = candidate.as_ref().is_some_and(|candidate| {
         candidate.gates.iter().any(|gate| gate.r#type == GateType::Approval) && candidate.digest.is_some()
     });
-    let Some((candidate, digest)) = candidate.filter(|_| is_asked).and_then(|one| Some((one.clone(), one.digest?)))
+    let Some((candidate, digest)) = candidate
+        .filter(|_| is_asked)
+        .and_then(|one| Some((one.clone(), one.digest?)))
     else {
         let told = format!("nothing waits to be approved for stage {stage} of {namespace}/{name}");
         return Err(
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} pipeline status {name} -n {namespace}"))
         );
     };
-    let request = ApprovalRequest { stage, digest: args.digest.unwrap_or(digest), reason: args.reason };
+    let request = ApprovalRequest {
+        stage,
+        digest: args.digest.unwrap_or(digest),
+        reason: args.reason,
+    };
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/pipelines/{name}/approve");
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": APPROVAL_KIND, "spec": request});
     let attempt = format!("approve what gets to stage {} of {namespace}/{name}", request.stage);
-    session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await?;
+    session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&body))
+        .await?;
     let revision = text::short_revision(&candidate.revision);
-    print(&format!("pipeline.farwater.dev/{name} approved, {revision} for stage {}\n", request.stage))?;
-    say(&format!("next: {} pipeline status {name} -n {namespace}", session.program.name()));
+    print(&format!(
+        "pipeline.farwater.dev/{name} approved, {revision} for stage {}\n",
+        request.stage
+    ))?;
+    say(&format!(
+        "next: {} pipeline status {name} -n {namespace}",
+        session.program.name()
+    ));
     Ok(exit::YES)
 }
 
@@ -75,7 +94,10 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
         return Err(Failure::new(exit::CONFLICT, told).next(format!("{{program}} why {name} -n {namespace}")));
     };
     if let Some(digest) = args.digest.filter(|digest| !is_of(&held, *digest)) {
-        let told = format!("the prune of {namespace}/{name} that waits is another one: {}", held.digest);
+        let told = format!(
+            "the prune of {namespace}/{name} that waits is another one: {}",
+            held.digest
+        );
         return Err(Failure::new(exit::CONFLICT, told)
             .evidence(format!("asked for: {digest}"))
             .next(format!("{{program}} plan {name} -n {namespace}")));
@@ -103,7 +125,9 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     );
     let patch = json!({"metadata": {"annotations": {annotation: digest}}});
     let attempt = format!("approve the prune of {namespace}/{name}");
-    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+    session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await?;
 
     let told = match args.propose {
         true => {
@@ -121,17 +145,31 @@ fn is_of(held: &HeldPrune, digest: Digest) -> bool {
 }
 
 fn describe(held: &HeldPrune) -> String {
-    let mut text = format!("{} would be deleted: {}", counted(held.count, "object"), text::plain(&held.reason));
+    let mut text = format!(
+        "{} would be deleted: {}",
+        counted(held.count, "object"),
+        text::plain(&held.reason)
+    );
     for object in &held.objects {
         text += &format!("\n  {}", text::plain(&object.to_string()));
     }
-    let more = usize::try_from(held.count).unwrap_or_default().saturating_sub(held.objects.len());
+    let more = usize::try_from(held.count)
+        .unwrap_or_default()
+        .saturating_sub(held.objects.len());
     if more > 0 {
         text += &format!("\n  and {more} more");
     }
     for contents in &held.contents {
-        let counts: Vec<_> = contents.counts.iter().map(|one| format!("{} {}", one.count, one.kind)).collect();
-        let counts = if counts.is_empty() { "nothing that is known".to_owned() } else { counts.join(", ") };
+        let counts: Vec<_> = contents
+            .counts
+            .iter()
+            .map(|one| format!("{} {}", one.count, one.kind))
+            .collect();
+        let counts = if counts.is_empty() {
+            "nothing that is known".to_owned()
+        } else {
+            counts.join(", ")
+        };
         text += &format!("\n  with {}: {counts}", text::plain(&contents.object.to_string()));
     }
     text

@@ -129,13 +129,18 @@ struct JoinArgs {
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     // `--context` is that of the cluster here; the hub is the current context of its own kubeconfig.
-    let hub = ConnectArgs { context: None, ..connect.clone() };
+    let hub = ConnectArgs {
+        context: None,
+        ..connect.clone()
+    };
     let session = Session::open(&hub, program).await?;
     let context = connect.context.as_deref();
     match args.action {
@@ -150,8 +155,11 @@ pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> 
 
 async fn show_age_key(args: &AgeKeyArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = (args.namespace.or_default(session), &args.name);
-    let path =
-        format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
+    let path = format!(
+        "/apis/{}/{}/namespaces/{namespace}/clusters/{name}",
+        farwater_api::GROUP,
+        farwater_api::VERSION
+    );
     let cluster = session.read(&format!("read Cluster {namespace}/{name}"), &path).await?;
     let Some(recipient) = cluster["status"]["ageRecipient"].as_str() else {
         return Err(Failure::new(
@@ -185,7 +193,10 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
             .evidence("names are lower-case letters, digits, '-' and '.'"));
     }
     if let Some(target) = target.as_ref().filter(|_| !args.print) {
-        let places = Agent { join_token: Some(String::new()), ..stated.clone() };
+        let places = Agent {
+            join_token: Some(String::new()),
+            ..stated.clone()
+        };
         let further = [
             // To explain why its pod doesn't start.
             Right::new("list", "", "pods", names::NAMESPACE),
@@ -195,8 +206,17 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         target.prepare(&places.objects(), &further).await?;
     }
 
-    let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
-    let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
+    let clusters = format!(
+        "/apis/{}/{}/namespaces/{namespace}/clusters",
+        farwater_api::GROUP,
+        farwater_api::VERSION
+    );
+    let existing = session
+        .read(
+            &format!("read Cluster {namespace}/{name}"),
+            &format!("{clusters}/{name}"),
+        )
+        .await;
     let is_new = existing.as_ref().is_err_and(Failure::is_missing);
     match existing {
         Ok(cluster) => warn_if_joined(name, &cluster),
@@ -206,9 +226,16 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
 
     let attempt = format!("make a join token for {namespace}/{name}");
     let path = format!("{clusters}/{name}/join");
-    let answer = session.ask(&attempt, Method::POST, &path, "application/json", Some(&json!({}))).await?;
+    let answer = session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&json!({})))
+        .await?;
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
-    let agent = Agent { hub: text("hub"), ca_pin: text("caPin"), join_token: Some(text("token")), ..stated };
+    let agent = Agent {
+        hub: text("hub"),
+        ca_pin: text("caPin"),
+        join_token: Some(text("token")),
+        ..stated
+    };
 
     if args.print {
         print(&format::yaml_documents(&agent.objects())?)?;
@@ -229,7 +256,10 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         Answer::Yaml => print(&format::yaml(&answer)?)?,
         Answer::Text => {
             let command = answer["command"].as_str().ok_or_else(|| {
-                Failure::new(exit::UNREACHABLE, format!("can't {attempt}: the hub's answer holds no command"))
+                Failure::new(
+                    exit::UNREACHABLE,
+                    format!("can't {attempt}: the hub's answer holds no command"),
+                )
             })?;
             let expires = answer["expiresAt"].as_str().unwrap_or("soon");
             say(&format!(
@@ -238,7 +268,10 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
                 text::plain(expires)
             ));
             print(&format!("{}\n", text::plain(command)))?;
-            say(&format!("then: {} get clusters {name} -n {namespace} -w", session.program.name()));
+            say(&format!(
+                "then: {} get clusters {name} -n {namespace} -w",
+                session.program.name()
+            ));
         }
     }
     Ok(exit::YES)
@@ -299,7 +332,11 @@ fn read_plugins(path: &Path) -> Result<String> {
 fn read_mounts(path: &Path) -> Result<Mounts> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
     parse_mounts(&text).map_err(|why| {
-        Failure::usage(format!("{} holds no initContainers, volumes and volumeMounts", path.display())).evidence(why)
+        Failure::usage(format!(
+            "{} holds no initContainers, volumes and volumeMounts",
+            path.display()
+        ))
+        .evidence(why)
     })
 }
 
@@ -308,14 +345,19 @@ fn parse_mounts(text: &str) -> Result<Mounts, String> {
     if documents.len() > 1 {
         return Err(format!("it has {} documents", documents.len()));
     }
-    let Some(document) = documents.pop().filter(|document| !document.is_null()) else { return Ok(Mounts::default()) };
+    let Some(document) = documents.pop().filter(|document| !document.is_null()) else {
+        return Ok(Mounts::default());
+    };
     let value = document.into_json().map_err(|error| error.to_string())?;
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
 async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &str) -> Result<()> {
-    let labels: serde_json::Map<String, Value> =
-        args.labels.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+    let labels: serde_json::Map<String, Value> = args
+        .labels
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone().into()))
+        .collect();
     let cluster = json!({
         "apiVersion": format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION),
         "kind": "Cluster",
@@ -324,7 +366,9 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
     });
     let attempt = format!("make Cluster {namespace}/{}", args.name);
     let path = format!("{clusters}?fieldManager=farwater-cli&fieldValidation=Strict");
-    session.ask(&attempt, Method::POST, &path, "application/json", Some(&cluster)).await?;
+    session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&cluster))
+        .await?;
     say(&format!("made Cluster {namespace}/{}", args.name));
     Ok(())
 }
@@ -334,7 +378,10 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
     let asked = jiff::Timestamp::now();
     remove_unjoined(target).await?;
     target.apply(&agent.objects()).await?;
-    say(&format!("the agent is installed in {}; waiting for its first word", text::plain(&target.context)));
+    say(&format!(
+        "the agent is installed in {}; waiting for its first word",
+        text::plain(&target.context)
+    ));
     let heard_since = async || {
         let cluster: Cluster = session.get(namespace, &args.name).await?;
         let status = cluster.status.unwrap_or_default();
@@ -346,14 +393,26 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
             "the hub heard nothing from {}'s agent within {} s; the agent connects to the hub at {}",
             args.name, args.timeout, agent.hub
         );
-        let log =
-            format!("kubectl --context {} -n {} logs deployment/{}", target.context, names::NAMESPACE, names::NAME);
+        let log = format!(
+            "kubectl --context {} -n {} logs deployment/{}",
+            target.context,
+            names::NAMESPACE,
+            names::NAME
+        );
         Failure::new(exit::TIMEOUT, waited).evidence(state).next(log)
     };
     let longest = Duration::from_secs(args.timeout);
-    let pods = Pods { target, namespace: names::NAMESPACE, component: "agent" };
+    let pods = Pods {
+        target,
+        namespace: names::NAMESPACE,
+        component: "agent",
+    };
     let version = pods.wait(longest, heard_since, late).await?;
-    say(&format!("{namespace}/{} has joined (agent {})", args.name, text::plain(&version)));
+    say(&format!(
+        "{namespace}/{} has joined (agent {})",
+        args.name,
+        text::plain(&version)
+    ));
     print(&format!("{namespace}/{}\n", args.name))
 }
 
@@ -385,20 +444,32 @@ fn identity() -> Value {
 
 /// Refuses a cluster that another hub's agent is in, because two hubs would undo each other's work.
 async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
-    let Some(found) = target.find(&deployment()).await? else { return Ok(()) };
+    let Some(found) = target.find(&deployment()).await? else {
+        return Ok(());
+    };
     let variables = &found.data["spec"]["template"]["spec"]["containers"][0]["env"];
     let value = |name: &str| {
         let all = variables.as_array().into_iter().flatten();
-        all.filter(|one| one["name"] == name).find_map(|one| one["value"].as_str()).unwrap_or_default().to_owned()
+        all.filter(|one| one["name"] == name)
+            .find_map(|one| one["value"].as_str())
+            .unwrap_or_default()
+            .to_owned()
     };
     // The authority identifies the hub, whose address may change. At the same address it may have another authority
     // now.
     if value("FARWATER_CA_PIN") == agent.ca_pin || value("FARWATER_HUB") == agent.hub {
         return Ok(());
     }
-    Err(Failure::new(exit::CONFLICT, format!("{} belongs to another hub: {}", target.context, value("FARWATER_HUB")))
-        .evidence(format!("its authority is {}, this hub's is {}", value("FARWATER_CA_PIN"), agent.ca_pin))
-        .next("let it leave that hub first: {program} cluster leave NAME --context CTX, signed in there"))
+    Err(Failure::new(
+        exit::CONFLICT,
+        format!("{} belongs to another hub: {}", target.context, value("FARWATER_HUB")),
+    )
+    .evidence(format!(
+        "its authority is {}, this hub's is {}",
+        value("FARWATER_CA_PIN"),
+        agent.ca_pin
+    ))
+    .next("let it leave that hub first: {program} cluster leave NAME --context CTX, signed in there"))
 }
 
 async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Result<u8> {
@@ -442,38 +513,59 @@ async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: 
     }
     // A join right afterwards would fail in a namespace that is being deleted.
     if let Some(left) = target.wait_until_gone(&objects, GONE).await? {
-        say(&format!("note: still being deleted after {} s: {}", GONE.as_secs(), text::plain(&left)));
+        say(&format!(
+            "note: still being deleted after {} s: {}",
+            GONE.as_secs(),
+            text::plain(&left)
+        ));
     }
     Ok(())
 }
 
 /// Whose a cluster is, as its agent remembers it; none before that has joined.
 pub async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
-    let Some(found) = target.find(&identity()).await? else { return Ok(None) };
-    let content = found.data["data"][SECRET_CONTENT].as_str().and_then(|text| STANDARD.decode(text).ok());
+    let Some(found) = target.find(&identity()).await? else {
+        return Ok(None);
+    };
+    let content = found.data["data"][SECRET_CONTENT]
+        .as_str()
+        .and_then(|text| STANDARD.decode(text).ok());
     let keeper = content.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let damaged = || {
         let secret = format!("Secret {}/{IDENTITY_SECRET} of {}", names::NAMESPACE, target.context);
-        Failure::new(exit::CONFLICT, format!("{secret} is damaged: it doesn't name the agent's hub and Cluster"))
-            .next("give --force if it is of this Cluster")
+        Failure::new(
+            exit::CONFLICT,
+            format!("{secret} is damaged: it doesn't name the agent's hub and Cluster"),
+        )
+        .next("give --force if it is of this Cluster")
     };
     keeper.map(Some).ok_or_else(damaged)
 }
 
 fn not_this_cluster(args: &LeaveArgs, namespace: &str, target: &Target, keeper: &Keeper) -> Failure {
-    let (context, keeper) =
-        (&target.context, format!("{}/{} of {}", keeper.cluster.namespace, keeper.cluster.name, keeper.hub));
-    let refused = format!("{context} is not the cluster {namespace}/{} of this hub; nothing was changed", args.name);
+    let (context, keeper) = (
+        &target.context,
+        format!("{}/{} of {}", keeper.cluster.namespace, keeper.cluster.name, keeper.hub),
+    );
+    let refused = format!(
+        "{context} is not the cluster {namespace}/{} of this hub; nothing was changed",
+        args.name
+    );
     Failure::new(exit::CONFLICT, refused)
         .evidence(format!("its agent has joined as {keeper}"))
         .next("let it leave as that, signed in there; if that hub or Cluster is gone, give --force")
 }
 
 async fn remove(session: &Session, namespace: &str, name: &str) -> Result<()> {
-    let path =
-        format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
+    let path = format!(
+        "/apis/{}/{}/namespaces/{namespace}/clusters/{name}",
+        farwater_api::GROUP,
+        farwater_api::VERSION
+    );
     let attempt = format!("delete Cluster {namespace}/{name}");
-    session.ask(&attempt, Method::DELETE, &path, "application/json", None).await?;
+    session
+        .ask(&attempt, Method::DELETE, &path, "application/json", None)
+        .await?;
     say(&format!("deleted Cluster {namespace}/{name}"));
     Ok(())
 }
@@ -498,8 +590,16 @@ mod tests {
         assert_eq!(mounts.volumes, [json!({"name": "plugins", "emptyDir": {}})]);
         assert_eq!((mounts.volume_mounts.len(), mounts.init_containers.len()), (1, 0));
         assert_eq!(parse_mounts("# nothing\n"), Ok(Mounts::default()));
-        assert!(parse_mounts("mounts: []").unwrap_err().contains("unknown field `mounts`"));
-        assert!(parse_mounts("volumes: []\n---\nvolumes: []").unwrap_err().contains("2 documents"));
+        assert!(
+            parse_mounts("mounts: []")
+                .unwrap_err()
+                .contains("unknown field `mounts`")
+        );
+        assert!(
+            parse_mounts("volumes: []\n---\nvolumes: []")
+                .unwrap_err()
+                .contains("2 documents")
+        );
         assert!(parse_mounts("volumes: [").is_err());
     }
 }

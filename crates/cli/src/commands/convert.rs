@@ -27,7 +27,11 @@ use crate::{
 /// Most bytes of a file; the largest contain some thousands of objects.
 const MAX_FILE: u64 = 64 << 20;
 /// Limit for parsing: enough for a cluster with tens of thousands of objects.
-const BUDGET: Budget = Budget { nodes: 5_000_000, bytes: 64 << 20, depth: 100 };
+const BUDGET: Budget = Budget {
+    nodes: 5_000_000,
+    bytes: 64 << 20,
+    depth: 100,
+};
 
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
@@ -102,10 +106,17 @@ pub fn run(args: &ConvertArgs) -> Result<u8> {
         From::Flux(args) => (&args.common, args.terms(), flux::convert_all as Converter),
         From::Argocd(args) => (&args.common, args.terms(), argocd::convert_all as Converter),
     };
-    let (places, objects): (Vec<String>, Vec<Value>) =
-        common.read()?.into_iter().map(|found| (found.place, found.object)).unzip();
-    let mut output =
-        Output { allow_losses: common.allow_losses, is_whole: true, objects: Vec::new(), known: HashSet::new() };
+    let (places, objects): (Vec<String>, Vec<Value>) = common
+        .read()?
+        .into_iter()
+        .map(|found| (found.place, found.object))
+        .unzip();
+    let mut output = Output {
+        allow_losses: common.allow_losses,
+        is_whole: true,
+        objects: Vec::new(),
+        known: HashSet::new(),
+    };
     for ((place, object), result) in places.iter().zip(&objects).zip(convert(&objects, &terms)) {
         output.take(place, object, result);
     }
@@ -117,13 +128,19 @@ type Converter = fn(&[Value], &Terms) -> Vec<std::result::Result<Converted, NotC
 impl FluxArgs {
     fn terms(&self) -> Terms {
         let labels = &self.cluster_selector;
-        let selector =
-            || LabelSelector { match_labels: Some(labels.iter().cloned().collect()), ..LabelSelector::default() };
+        let selector = || LabelSelector {
+            match_labels: Some(labels.iter().cloned().collect()),
+            ..LabelSelector::default()
+        };
         let place = match &self.cluster {
             Some(cluster) => Some(Place::Cluster(cluster.clone())),
             None => (!labels.is_empty()).then(|| Place::Clusters(selector())),
         };
-        Terms { place, clusters: self.remote.iter().cloned().collect(), ..self.common.terms() }
+        Terms {
+            place,
+            clusters: self.remote.iter().cloned().collect(),
+            ..self.common.terms()
+        }
     }
 }
 
@@ -160,8 +177,13 @@ impl CommonArgs {
                 .map_err(|error| unusable(&format!("{shown}:{}", error.line)).evidence(error.to_string()))?;
             for document in documents {
                 let place = format!("{shown}:{}", document.line);
-                let object = document.into_json().map_err(|error| unusable(&place).evidence(error.to_string()))?;
-                all.extend(items(object).into_iter().map(|object| Found { place: place.clone(), object }));
+                let object = document
+                    .into_json()
+                    .map_err(|error| unusable(&place).evidence(error.to_string()))?;
+                all.extend(items(object).into_iter().map(|object| Found {
+                    place: place.clone(),
+                    object,
+                }));
             }
         }
         Ok(all)
@@ -186,21 +208,30 @@ fn parse_cluster(text: &str) -> std::result::Result<ClusterReference, String> {
     if !is_name(name) || namespace.is_some_and(|namespace| !is_label(namespace)) {
         return Err(format!("{text:?} is not NAME or NAMESPACE/NAME of a cluster"));
     }
-    Ok(ClusterReference { name: name.to_owned(), namespace: namespace.map(str::to_owned) })
+    Ok(ClusterReference {
+        name: name.to_owned(),
+        namespace: namespace.map(str::to_owned),
+    })
 }
 
 fn parse_namespace(text: &str) -> std::result::Result<String, String> {
-    is_label(text).then(|| text.to_owned()).ok_or_else(|| format!("{text:?} is no name of a namespace"))
+    is_label(text)
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("{text:?} is no name of a namespace"))
 }
 
 fn parse_pair(text: &str) -> std::result::Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 /// Splits at the last `=`, because addresses may contain others.
 fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterReference), String> {
-    let (name, cluster) = text.rsplit_once('=').ok_or_else(|| format!("{text:?} is not NAME=CLUSTER"))?;
+    let (name, cluster) = text
+        .rsplit_once('=')
+        .ok_or_else(|| format!("{text:?} is not NAME=CLUSTER"))?;
     Ok((name.to_owned(), parse_cluster(cluster)?))
 }
 
@@ -229,8 +260,16 @@ impl Output {
             }
         };
 
-        converted.notes.iter().chain(&converted.losses).for_each(|note| about(note));
-        let problems: Vec<String> = converted.objects.iter().flat_map(farwater_hub::apiserver::problems).collect();
+        converted
+            .notes
+            .iter()
+            .chain(&converted.losses)
+            .for_each(|note| about(note));
+        let problems: Vec<String> = converted
+            .objects
+            .iter()
+            .flat_map(farwater_hub::apiserver::problems)
+            .collect();
         for problem in &problems {
             about(&format!("not converted: the hub would refuse {problem}"));
         }

@@ -65,7 +65,11 @@ impl Doomed {
 
     /// `team-a/web`
     fn place(&self) -> String {
-        if self.kind.namespaced { format!("{}/{}", self.namespace, self.name) } else { self.name.clone() }
+        if self.kind.namespaced {
+            format!("{}/{}", self.namespace, self.name)
+        } else {
+            self.name.clone()
+        }
     }
 
     /// The object as an argument of a command, with its namespace.
@@ -74,7 +78,11 @@ impl Doomed {
             "servicedeployments" => self.name.clone(),
             _ => format!("{}/{}", self.kind.singular, self.name),
         };
-        if self.kind.namespaced { format!("{name} -n {}", self.namespace) } else { name }
+        if self.kind.namespaced {
+            format!("{name} -n {}", self.namespace)
+        } else {
+            name
+        }
     }
 }
 
@@ -132,19 +140,31 @@ pub async fn run(args: DeleteArgs, session: &Session) -> Result<u8> {
     }
     if let Some(first) = going.first() {
         let program = session.program.name();
-        say(&format!("next: {program} delete {} --yes --wait # returns when it is gone", first.argument()));
+        say(&format!(
+            "next: {program} delete {} --yes --wait # returns when it is gone",
+            first.argument()
+        ));
     }
     Ok(exit::YES)
 }
 
 /// The arguments as given.
 fn given(args: &DeleteArgs) -> String {
-    let namespace = args.namespace.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    let namespace = args
+        .namespace
+        .namespace
+        .as_ref()
+        .map(|namespace| format!(" -n {namespace}"))
+        .unwrap_or_default();
     args.what.join(" ") + &namespace
 }
 
 fn describe(outlook: &Outlook) -> String {
-    let lines: String = outlook.effects.iter().map(|line| format!("\n  {}", text::plain(line))).collect();
+    let lines: String = outlook
+        .effects
+        .iter()
+        .map(|line| format!("\n  {}", text::plain(line)))
+        .collect();
     format!("{} {}{lines}", outlook.doomed.kind.kind, outlook.doomed.place())
 }
 
@@ -152,13 +172,27 @@ fn describe(outlook: &Outlook) -> String {
 /// namespace.
 fn refuse_in_use(outlooks: &[Outlook]) -> Result<()> {
     // Users that are deleted by the same command don't count.
-    let goes = |user: &String| outlooks.iter().any(|outlook| outlook.doomed.argument().split(' ').next() == Some(user));
-    let in_use = outlooks.iter().find(|outlook| outlook.users.iter().any(|user| !goes(user)));
-    let Some(Outlook { doomed, users, .. }) = in_use else { return Ok(()) };
+    let goes = |user: &String| {
+        outlooks
+            .iter()
+            .any(|outlook| outlook.doomed.argument().split(' ').next() == Some(user))
+    };
+    let in_use = outlooks
+        .iter()
+        .find(|outlook| outlook.users.iter().any(|user| !goes(user)));
+    let Some(Outlook { doomed, users, .. }) = in_use else {
+        return Ok(());
+    };
     let program = "{program}";
-    Err(Failure::new(exit::CONFLICT, format!("{} {} is in use; nothing was deleted", doomed.kind.kind, doomed.place()))
-        .evidence(format!("used by {}", effects::list(users)))
-        .next(format!("delete these first, or give --yes: {program} delete {} --yes", doomed.argument())))
+    Err(Failure::new(
+        exit::CONFLICT,
+        format!("{} {} is in use; nothing was deleted", doomed.kind.kind, doomed.place()),
+    )
+    .evidence(format!("used by {}", effects::list(users)))
+    .next(format!(
+        "delete these first, or give --yes: {program} delete {} --yes",
+        doomed.argument()
+    )))
 }
 
 /// Deletes exactly the object that was read. Returns whether it is gone at once. `trial`: only checks whether that is
@@ -169,7 +203,16 @@ async fn delete(session: &Session, doomed: &Doomed, trial: bool) -> Result<bool>
         options["dryRun"] = json!(["All"]);
     }
     let attempt = format!("delete {} {}", doomed.kind.kind, doomed.place());
-    match session.ask(&attempt, Method::DELETE, &doomed.path(), "application/json", Some(&options)).await {
+    match session
+        .ask(
+            &attempt,
+            Method::DELETE,
+            &doomed.path(),
+            "application/json",
+            Some(&options),
+        )
+        .await
+    {
         Ok(answer) => Ok(answer["kind"] == "Status"),
         Err(failure) if failure.is_missing() => Ok(true),
         Err(failure) => Err(failure),
@@ -198,7 +241,10 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
                 session.list::<ServiceDeployment>(Some(namespace)),
             );
             // A part that can't be read is named; the hub decides whether the deletion is allowed.
-            let (reports, others) = (reports.map_err(|failure| failure.cause), others.map_err(|failure| failure.cause));
+            let (reports, others) = (
+                reports.map_err(|failure| failure.cause),
+                others.map_err(|failure| failure.cause),
+            );
             let told = effects::of_service(&effects::Looked {
                 service: &service,
                 cluster: cluster.ok().as_ref(),
@@ -233,21 +279,39 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
         }
         "clusters" => {
             let cluster: Cluster = session.get(namespace, name).await?;
-            let services = services_on(session, (namespace, name)).await.map_err(|failure| failure.cause);
-            let services =
-                services.as_ref().map(|(names, of_sets)| (names.as_slice(), *of_sets)).map_err(String::as_str);
+            let services = services_on(session, (namespace, name))
+                .await
+                .map_err(|failure| failure.cause);
+            let services = services
+                .as_ref()
+                .map(|(names, of_sets)| (names.as_slice(), *of_sets))
+                .map_err(String::as_str);
             outlook(cluster.uid(), effects::of_cluster(name, services))
         }
         plural => {
-            let object =
-                session.read(&format!("read {} {name}", kind.kind), &kind.path(Some(namespace), Some(name))).await?;
+            let object = session
+                .read(
+                    &format!("read {} {name}", kind.kind),
+                    &kind.path(Some(namespace), Some(name)),
+                )
+                .await?;
             let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
             match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
                 Some(source) => {
-                    let users =
-                        users(session, namespace, &SourceReference { kind: source, name: (*name).to_owned() }).await?;
+                    let users = users(
+                        session,
+                        namespace,
+                        &SourceReference {
+                            kind: source,
+                            name: (*name).to_owned(),
+                        },
+                    )
+                    .await?;
                     let told = effects::of_source(object["spec"]["url"].as_str().unwrap_or_default(), &users);
-                    Outlook { users, ..outlook(uid, told) }
+                    Outlook {
+                        users,
+                        ..outlook(uid, told)
+                    }
                 }
                 None => outlook(uid, effects::of_other(plural)),
             }
@@ -263,19 +327,30 @@ async fn services_on(session: &Session, cluster: (&str, &str)) -> Result<(Vec<St
         let is_it = |one: &Cluster| one.name_any() == name && one.namespace().as_deref() == Some(namespace);
         clusters.iter().any(is_it)
     };
-    let services = services?.into_iter().filter(|service| effects::is_on(service, cluster, is_there));
+    let services = services?
+        .into_iter()
+        .filter(|service| effects::is_on(service, cluster, is_there));
     let services: Vec<ServiceDeployment> = services.collect();
-    let of_sets = services.iter().filter(|service| !service.owner_references().is_empty()).count();
-    let names = services.iter().map(|one| format!("{}/{}", one.namespace().unwrap_or_default(), one.name_any()));
+    let of_sets = services
+        .iter()
+        .filter(|service| !service.owner_references().is_empty())
+        .count();
+    let names = services
+        .iter()
+        .map(|one| format!("{}/{}", one.namespace().unwrap_or_default(), one.name_any()));
     Ok((names.collect(), of_sets))
 }
 
 /// Services, and sets as `serviceset/NAME`, that name a source. A service of a set is represented by its set.
 pub async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
-    let (services, sets) =
-        tokio::join!(session.list::<ServiceDeployment>(Some(namespace)), session.list::<ServiceSet>(Some(namespace)),);
+    let (services, sets) = tokio::join!(
+        session.list::<ServiceDeployment>(Some(namespace)),
+        session.list::<ServiceSet>(Some(namespace)),
+    );
     let services = services?.into_iter().filter(|service| service.spec.uses(source));
-    let services = services.filter(|service| service.owner_references().is_empty()).map(|service| service.name_any());
+    let services = services
+        .filter(|service| service.owner_references().is_empty())
+        .map(|service| service.name_any());
     let sets = sets?.into_iter().filter(|set| effects::set_uses(set, source));
     let sets = sets.map(|set| format!("serviceset/{}", set.name_any()));
     Ok(services.chain(sets).collect())

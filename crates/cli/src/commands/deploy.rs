@@ -101,8 +101,15 @@ struct ReferenceArgs {
 
 impl ReferenceArgs {
     fn to_spec(&self) -> Option<Value> {
-        let fields = [("branch", &self.branch), ("tag", &self.tag), ("semver", &self.semver), ("commit", &self.commit)];
-        fields.into_iter().find_map(|(field, value)| value.as_ref().map(|value| json!({field: value})))
+        let fields = [
+            ("branch", &self.branch),
+            ("tag", &self.tag),
+            ("semver", &self.semver),
+            ("commit", &self.commit),
+        ];
+        fields
+            .into_iter()
+            .find_map(|(field, value)| value.as_ref().map(|value| json!({field: value})))
     }
 }
 
@@ -120,8 +127,15 @@ struct Plan {
 pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     if args.export {
         // Without a hub, the namespace is that of a new installation.
-        let known = Session::open(connect, program).await.ok().map(|session| session.namespace);
-        let tenant = args.tenant.clone().or(known).unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
+        let known = Session::open(connect, program)
+            .await
+            .ok()
+            .map(|session| session.namespace);
+        let tenant = args
+            .tenant
+            .clone()
+            .or(known)
+            .unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
         let plan = plan(&args, tenant)?;
         let (source, service) = plan.documents();
         print(&format!("{}---\n{}", format::yaml(&source)?, format::yaml(&service)?))?;
@@ -152,7 +166,11 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     }
     let (tenant, name) = (&plan.tenant, &plan.service_name);
     if args.wait {
-        let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()], newest: true };
+        let wanted = Wanted {
+            namespace: tenant.clone(),
+            names: vec![name.clone()],
+            newest: true,
+        };
         let code = wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await?;
         if code == exit::NO && !made.is_empty() && is_hopeless(&session, &plan).await? {
             for (plural, document) in made.iter().rev() {
@@ -161,14 +179,25 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
         }
         return Ok(code);
     }
-    say(&format!("next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w", program.name(), program.name()));
+    say(&format!(
+        "next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w",
+        program.name(),
+        program.name()
+    ));
     Ok(exit::YES)
 }
 
 fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
     let uri = check_url(&args.git_url)?;
     let path = check_path(&args.path)?;
-    let repository = label(uri.path().trim_end_matches('/').trim_end_matches(".git").rsplit('/').next().unwrap_or(""));
+    let repository = label(
+        uri.path()
+            .trim_end_matches('/')
+            .trim_end_matches(".git")
+            .rsplit('/')
+            .next()
+            .unwrap_or(""),
+    );
     let folder = label(path.rsplit('/').next().unwrap_or(""));
     let service_name = match &args.name {
         Some(name) => name.clone(),
@@ -185,7 +214,11 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         ("--name", service_name.as_str(), is_name(&service_name)),
         ("--tenant", &tenant, is_label(&tenant)),
         ("--namespace", &target, is_label(&target)),
-        ("--cluster", &args.cluster, is_name(cluster) && cluster_namespace.is_none_or(is_label)),
+        (
+            "--cluster",
+            &args.cluster,
+            is_name(cluster) && cluster_namespace.is_none_or(is_label),
+        ),
     ] {
         if !valid {
             return Err(Failure::usage(format!("{what} {name:?} can't be a name"))
@@ -215,7 +248,14 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         "path": path,
         "prune": !args.no_prune,
     });
-    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec, known_source: None })
+    Ok(Plan {
+        tenant,
+        service_name,
+        source_name,
+        source_spec,
+        service_spec,
+        known_source: None,
+    })
 }
 
 fn check_url(url: &str) -> Result<Uri> {
@@ -225,10 +265,15 @@ fn check_url(url: &str) -> Result<Uri> {
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(Failure::usage("the repository's address must be http or https").evidence(format!("given: {url}")));
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+    if uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+    {
         // The address is not repeated, because it contains a password.
-        return Err(Failure::usage("credentials don't belong in the address: every reader of the resource sees them")
-            .next("put them into a Secret of the tenant and give --secret NAME"));
+        return Err(
+            Failure::usage("credentials don't belong in the address: every reader of the resource sees them")
+                .next("put them into a Secret of the tenant and give --secret NAME"),
+        );
     }
     Ok(uri)
 }
@@ -244,8 +289,12 @@ fn check_path(path: &str) -> Result<String> {
 
 /// A DNS label from a file name. None: nothing is left.
 fn label(text: &str) -> Option<String> {
-    let mapped: String =
-        text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(50).collect();
+    let mapped: String = text
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(50)
+        .collect();
     let trimmed = mapped.trim_matches('-');
     (!trimmed.is_empty()).then(|| trimmed.to_owned())
 }
@@ -274,7 +323,11 @@ impl Plan {
             places.push(namespace);
         }
         if !places.is_empty() {
-            let told = format!("cluster {} does not exist in namespace {}", reference.name, places.join(" or "));
+            let told = format!(
+                "cluster {} does not exist in namespace {}",
+                reference.name,
+                places.join(" or ")
+            );
             return Err(Failure::new(exit::MISSING, told)
                 .next(format!("{{program}} get clusters -n {}", places[places.len() - 1])));
         }
@@ -303,7 +356,10 @@ impl Plan {
             Err(failure) if failure.is_missing() || failure.is_denied() => return Ok(()),
             found => found?,
         };
-        let source = match session.get::<GitRepository>(namespace, &found.spec.source_ref.name).await {
+        let source = match session
+            .get::<GitRepository>(namespace, &found.spec.source_ref.name)
+            .await
+        {
             Err(failure) if failure.is_missing() || failure.is_denied() => None,
             source => Some(source?),
         };
@@ -319,7 +375,9 @@ impl Plan {
             path: self.service_spec["path"].as_str().unwrap_or_default(),
             changes: wanted.clone().any(|(field, value)| spec[field] != *value),
         };
-        let Some(refusal) = takeover::judge(&present) else { return Ok(()) };
+        let Some(refusal) = takeover::judge(&present) else {
+            return Ok(());
+        };
         let refuse = |what: String| Failure::new(exit::CONFLICT, format!("service {namespace}/{name} {what}"));
         Err(match refusal {
             Refusal::Deleting { held_by } => {
@@ -355,14 +413,22 @@ impl Plan {
         let wanted = describe_reference(&self.source_spec["ref"]);
         let Some(known) = &self.known_source else {
             let why = "the hub asks a repository once its GitRepository exists";
-            say(&format!("not checked: whether {url} can be read and has {wanted} and folder {path}; {why}"));
+            say(&format!(
+                "not checked: whether {url} can be read and has {wanted} and folder {path}; {why}"
+            ));
             return Ok(exit::YES);
         };
         let reference = &self.source_spec["ref"];
-        match ["branch", "tag", "commit"].iter().find_map(|field| reference[*field].as_str()) {
+        match ["branch", "tag", "commit"]
+            .iter()
+            .find_map(|field| reference[*field].as_str())
+        {
             // The remote is asked now.
             Some(named) => match impact::measure(session, (&self.tenant, known), named).await {
-                Ok(impact) => say(&format!("{url} can be read and has {wanted}: {}", text::plain(&impact.revision))),
+                Ok(impact) => say(&format!(
+                    "{url} can be read and has {wanted}: {}",
+                    text::plain(&impact.revision)
+                )),
                 Err(failure) if failure.is_denied() => say(&format!("not checked: whether {url} has {wanted}")),
                 Err(failure) => {
                     let told = failure.evidence.unwrap_or(failure.cause);
@@ -372,7 +438,10 @@ impl Plan {
             },
             None if *known == self.source_name => {
                 let source: GitRepository = session.get(&self.tenant, known).await?;
-                let reference = SourceReference { kind: SourceKind::GitRepository, name: known.clone() };
+                let reference = SourceReference {
+                    kind: SourceKind::GitRepository,
+                    name: known.clone(),
+                };
                 let finding = explain_source(&source.into(), &reference, &self.tenant, jiff::Timestamp::now());
                 say(&text::plain(&finding.sentence));
                 if finding.standing == Standing::Broken {
@@ -445,7 +514,12 @@ fn describe_reference(stated: &Value) -> String {
 
 /// Whether one of our resources is known to be missing.
 async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str) -> Result<bool> {
-    match session.read(&format!("read {namespace}/{name}"), &format!("{}/{name}", collection(plural, namespace))).await
+    match session
+        .read(
+            &format!("read {namespace}/{name}"),
+            &format!("{}/{name}", collection(plural, namespace)),
+        )
+        .await
     {
         Ok(found) => refuse_deleted(&found, &format!("{} {namespace}/{name}", named(&found).0)).map(|()| false),
         Err(failure) if failure.is_missing() => Ok(true),
@@ -457,14 +531,27 @@ async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str
 /// Whether the hub could sign in with a Secret, judging by its keys.
 fn check_credentials(url: &str, name: &str, secret: &Value) -> Result<()> {
     let decode = |(key, value): (&String, &Value)| Some((key.clone(), BASE64.decode(value.as_str()?).ok()?));
-    let data: SecretData = secret["data"].as_object().into_iter().flatten().filter_map(decode).collect();
-    let unusable =
-        |error: RemoteError| Failure::new(exit::CONFLICT, format!("Secret {name} can't be used for {url}: {error}"));
+    let data: SecretData = secret["data"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(decode)
+        .collect();
+    let unusable = |error: RemoteError| {
+        Failure::new(
+            exit::CONFLICT,
+            format!("Secret {name} can't be used for {url}: {error}"),
+        )
+    };
     Remote::new(url, Some(&data)).map(drop).map_err(unusable)
 }
 
 fn collection(plural: &str, namespace: &str) -> String {
-    format!("/apis/{}/{}/namespaces/{namespace}/{plural}", farwater_api::GROUP, farwater_api::VERSION)
+    format!(
+        "/apis/{}/{}/namespaces/{namespace}/{plural}",
+        farwater_api::GROUP,
+        farwater_api::VERSION
+    )
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -491,12 +578,16 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
     let path = collection(plural, namespace);
     let dry_run = if mode == Mode::DryRun { "&dryRun=All" } else { "" };
     let flags = format!("fieldManager={CLI_MANAGER}&fieldValidation=Strict{dry_run}");
-    let existing = session.read(&format!("read {kind} {namespace}/{name}"), &format!("{path}/{name}")).await;
+    let existing = session
+        .read(&format!("read {kind} {namespace}/{name}"), &format!("{path}/{name}"))
+        .await;
     match existing {
         Err(failure) if failure.is_missing() => {
             let attempt = format!("make {kind} {namespace}/{name}");
             let path = format!("{path}?{flags}");
-            let made = session.ask(&attempt, Method::POST, &path, "application/json", Some(document)).await?;
+            let made = session
+                .ask(&attempt, Method::POST, &path, "application/json", Some(document))
+                .await?;
             Ok((Outcome::Created, made))
         }
         existing => {
@@ -504,7 +595,9 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
             let attempt = format!("change {kind} {namespace}/{name}");
             let patch = json!({"spec": document["spec"]});
             let path = format!("{path}/{name}?{flags}");
-            let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+            let changed = session
+                .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+                .await?;
             // Don't compare the resourceVersion: a controller may have written the status in between.
             let same = changed["metadata"]["generation"] == existing["metadata"]["generation"];
             Ok((if same { Outcome::Unchanged } else { Outcome::Configured }, changed))
@@ -523,7 +616,10 @@ fn tell(plural: &str, document: &Value, outcome: Outcome, suffix: &str) -> Resul
 
 fn qualified(plural: &str, document: &Value) -> String {
     let (_, _, name) = named(document);
-    let label = kinds::ours().into_iter().find(|known| known.plural == plural).map(|known| known.qualified(name));
+    let label = kinds::ours()
+        .into_iter()
+        .find(|known| known.plural == plural)
+        .map(|known| known.qualified(name));
     label.unwrap_or_else(|| name.to_owned())
 }
 
@@ -545,7 +641,10 @@ async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
 async fn delete(session: &Session, plan: &Plan, plural: &str, made: &Value) -> Result<()> {
     let (kind, namespace, name) = named(made);
     if plural == "gitrepositories" {
-        let source = SourceReference { kind: SourceKind::GitRepository, name: name.to_owned() };
+        let source = SourceReference {
+            kind: SourceKind::GitRepository,
+            name: name.to_owned(),
+        };
         let users = super::delete::users(session, namespace, &source).await?;
         if users.iter().any(|user| *user != plan.service_name) {
             return Ok(());
@@ -561,8 +660,14 @@ async fn delete(session: &Session, plan: &Plan, plural: &str, made: &Value) -> R
     let version = &current["metadata"]["resourceVersion"];
     let preconditions = json!({"uid": current["metadata"]["uid"], "resourceVersion": version});
     let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions});
-    match session.ask(&attempt, Method::DELETE, &path, "application/json", Some(&options)).await {
-        Ok(_) => print(&format!("{} deleted: nothing of it can be deployed\n", qualified(plural, made))),
+    match session
+        .ask(&attempt, Method::DELETE, &path, "application/json", Some(&options))
+        .await
+    {
+        Ok(_) => print(&format!(
+            "{} deleted: nothing of it can be deployed\n",
+            qualified(plural, made)
+        )),
         Err(failure) if failure.is_missing() || failure.code == exit::CONFLICT => Ok(()),
         Err(failure) => Err(failure),
     }

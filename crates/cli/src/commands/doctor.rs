@@ -67,15 +67,27 @@ struct Finding {
 
 impl Finding {
     fn ok(found: impl Into<String>) -> Self {
-        Self { grade: Grade::Ok, found: found.into(), remedy: None }
+        Self {
+            grade: Grade::Ok,
+            found: found.into(),
+            remedy: None,
+        }
     }
 
     fn warn(found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { grade: Grade::Warn, found: found.into(), remedy: Some(remedy.into()) }
+        Self {
+            grade: Grade::Warn,
+            found: found.into(),
+            remedy: Some(remedy.into()),
+        }
     }
 
     fn fail(found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { grade: Grade::Fail, found: found.into(), remedy: Some(remedy.into()) }
+        Self {
+            grade: Grade::Fail,
+            found: found.into(),
+            remedy: Some(remedy.into()),
+        }
     }
 }
 
@@ -103,7 +115,11 @@ struct Check {
 
 impl Check {
     fn new(part: Part, name: &'static str, finding: impl Into<Finding>) -> Self {
-        Self { part, name, finding: finding.into() }
+        Self {
+            part,
+            name,
+            finding: finding.into(),
+        }
     }
 }
 
@@ -115,7 +131,11 @@ struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     fn add(&mut self, part: Part, name: &'static str, check: impl Future<Output = Finding> + 'a) {
-        self.add_many(part, name, check.map(move |finding| vec![Check::new(part, name, finding)]));
+        self.add_many(
+            part,
+            name,
+            check.map(move |finding| vec![Check::new(part, name, finding)]),
+        );
     }
 
     /// Adds several checks that depend on one request. `name`: the check to report if there is no answer.
@@ -124,7 +144,11 @@ impl<'a> Checks<'a> {
         let bounded = async move {
             tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| {
                 let found = format!("no answer within {} s", limit.as_secs());
-                vec![Check::new(part, name, Finding::fail(found, "try again with a longer --timeout"))]
+                vec![Check::new(
+                    part,
+                    name,
+                    Finding::fail(found, "try again with a longer --timeout"),
+                )]
             })
         };
         self.running.push(bounded.boxed_local());
@@ -133,7 +157,10 @@ impl<'a> Checks<'a> {
 
 pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     // `--context` is that of the cluster here; the hub is the current context of its own kubeconfig.
-    let own = ConnectArgs { context: None, ..connect.clone() };
+    let own = ConnectArgs {
+        context: None,
+        ..connect.clone()
+    };
     let limit = Duration::from_secs(args.timeout);
     let context = connect.context.as_deref();
     let target = match context {
@@ -143,10 +170,17 @@ pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> R
     let session = Session::open(&own, program).await;
 
     let mut found = Vec::new();
-    let mut checks = Checks { limit, running: Vec::new() };
+    let mut checks = Checks {
+        limit,
+        running: Vec::new(),
+    };
     match &session {
         Ok(session) => {
-            found.push(Check::new(Part::Local, "kubeconfig", Finding::ok(format!("the hub is {}", session.server))));
+            found.push(Check::new(
+                Part::Local,
+                "kubeconfig",
+                Finding::ok(format!("the hub is {}", session.server)),
+            ));
             local::add(&mut checks, session);
             hub::add(&mut checks, session);
         }

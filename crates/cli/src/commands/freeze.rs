@@ -82,7 +82,9 @@ pub struct UnfreezeArgs {
 }
 
 fn parse_time(text: &str) -> std::result::Result<Timestamp, String> {
-    let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is no time; for example 2027-01-04T06:00:00Z"))?;
+    let time: Timestamp = text
+        .parse()
+        .map_err(|_| format!("{text:?} is no time; for example 2027-01-04T06:00:00Z"))?;
     // Whole seconds, like times in Kubernetes.
     Timestamp::from_second(time.as_second()).map_err(|error| error.to_string())
 }
@@ -93,7 +95,9 @@ fn path(namespace: &str, plural: &str) -> String {
 
 pub async fn run(args: FreezeArgs, session: &Session) -> Result<u8> {
     if args.reason.trim().is_empty() {
-        return Err(Failure::usage("--reason is empty: state why; people with pending changes read it"));
+        return Err(Failure::usage(
+            "--reason is empty: state why; people with pending changes read it",
+        ));
     }
     match &args.let_through {
         Some(named) => let_through(named, &args, session).await,
@@ -114,8 +118,13 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
     let body = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ChangeWindow", "metadata": metadata, "spec": spec,
     });
-    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, "changewindows"));
-    let made = session.ask("make a freeze", Method::POST, &path, "application/json", Some(&body)).await?;
+    let path = format!(
+        "{}?fieldManager=farwater-cli&fieldValidation=Strict",
+        path(namespace, "changewindows")
+    );
+    let made = session
+        .ask("make a freeze", Method::POST, &path, "application/json", Some(&body))
+        .await?;
     let name = made["metadata"]["name"].as_str().unwrap_or_default();
     print(&format!("changewindow.{GROUP}/{name} created\n"))?;
     if !is_followed(session, namespace, name).await {
@@ -123,7 +132,10 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
         say(&format!("the hub has not confirmed it yet; see {look}"));
     }
     say(&describe(namespace, &spec));
-    say(&format!("next: {} unfreeze {name} -n {namespace}", session.program.name()));
+    say(&format!(
+        "next: {} unfreeze {name} -n {namespace}",
+        session.program.name()
+    ));
     Ok(exit::YES)
 }
 
@@ -132,7 +144,9 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
 async fn is_followed(session: &Session, namespace: &str, name: &str) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        let Ok(window) = session.get::<ChangeWindow>(namespace, name).await else { return false };
+        let Ok(window) = session.get::<ChangeWindow>(namespace, name).await else {
+            return false;
+        };
         if window.status.is_some_and(|status| status.observed_generation.is_some()) {
             return true;
         }
@@ -152,7 +166,9 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
         }
         (None, None, true) => None,
         (None, None, false) => {
-            return Err(Failure::usage("say when it ends: --until TIME, --for DURATION or --indefinitely"));
+            return Err(Failure::usage(
+                "say when it ends: --until TIME, --for DURATION or --indefinitely",
+            ));
         }
     };
     if end.is_some_and(|end| end <= begin) {
@@ -167,13 +183,16 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     if let Some(end) = end {
         set("end", json!(end));
     }
-    for (given, names, selector) in
-        [(&args.clusters, "clusters", "clusterSelector"), (&args.services, "services", "serviceSelector")]
-    {
+    for (given, names, selector) in [
+        (&args.clusters, "clusters", "clusterSelector"),
+        (&args.services, "services", "serviceSelector"),
+    ] {
         let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
         for given in given {
             let label = || given.split_once('=').map(|(key, value)| (key, value.to_owned()));
-            let of_set = given.strip_prefix(SET_PREFIX).filter(|name| names == "services" && is_name(name));
+            let of_set = given
+                .strip_prefix(SET_PREFIX)
+                .filter(|name| names == "services" && is_name(name));
             let Some((key, value)) = of_set.map(|name| (SET_LABEL, set_label(name))).or_else(label) else {
                 if !is_name(given) {
                     let told = format!("{given:?} names nothing");
@@ -204,38 +223,66 @@ fn describe(namespace: &str, spec: &Value) -> String {
         ADMIN_NAMESPACE => "in the whole fleet".to_owned(),
         namespace => format!("among {namespace}'s services and on its clusters"),
     };
-    let narrowed = if narrowed.iter().any(|field| !spec[*field].is_null()) { " of what is named" } else { "" };
-    let from = spec["start"].as_str().map(|start| format!(" from {start}")).unwrap_or_default();
-    let until =
-        spec["end"].as_str().map_or_else(|| " until a person ends it".to_owned(), |end| format!(" until {end}"));
+    let narrowed = if narrowed.iter().any(|field| !spec[*field].is_null()) {
+        " of what is named"
+    } else {
+        ""
+    };
+    let from = spec["start"]
+        .as_str()
+        .map(|start| format!(" from {start}"))
+        .unwrap_or_default();
+    let until = spec["end"]
+        .as_str()
+        .map_or_else(|| " until a person ends it".to_owned(), |end| format!(" until {end}"));
     format!("no change{narrowed} begins {place}{from}{until}")
 }
 
 async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Result<u8> {
     let default = args.namespace.or_default(session);
-    let annotation = if args.propose { PROPOSE_OVERRIDE } else { OVERRIDE_FREEZE };
+    let annotation = if args.propose {
+        PROPOSE_OVERRIDE
+    } else {
+        OVERRIDE_FREEZE
+    };
     let (plural, singular, (namespace, name), standing) = match set_name(named, default) {
         Some(set) => {
             let named = set?;
             let (namespace, name) = named.names();
             let set: ServiceSet = session.get(namespace, name).await?;
             let standing = set.annotations().get(annotation).cloned();
-            ("servicesets", "serviceset", (namespace.to_owned(), name.to_owned()), standing)
+            (
+                "servicesets",
+                "serviceset",
+                (namespace.to_owned(), name.to_owned()),
+                standing,
+            )
         }
         None => {
             let (namespace, name) = service_name(named, default)?;
             let service: ServiceDeployment = session.get(namespace, name).await?;
             let owners = service.owner_references();
-            if let Some(set) = owners.iter().find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
+            if let Some(set) = owners
+                .iter()
+                .find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
             {
-                let told =
-                    format!("{namespace}/{name} is of ServiceSet {}, whose rollout says when it changes", set.name);
-                let next =
-                    format!("{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT", set.name);
+                let told = format!(
+                    "{namespace}/{name} is of ServiceSet {}, whose rollout says when it changes",
+                    set.name
+                );
+                let next = format!(
+                    "{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT",
+                    set.name
+                );
                 return Err(Failure::new(exit::CONFLICT, told).next(next));
             }
             let standing = service.annotations().get(annotation).cloned();
-            ("servicedeployments", "servicedeployment", (namespace.to_owned(), name.to_owned()), standing)
+            (
+                "servicedeployments",
+                "servicedeployment",
+                (namespace.to_owned(), name.to_owned()),
+                standing,
+            )
         }
     };
 
@@ -246,13 +293,18 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         return Ok(exit::YES);
     }
 
-    let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(&namespace, plural));
+    let path = format!(
+        "{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict",
+        path(&namespace, plural)
+    );
     let patch = json!({"metadata": {"annotations": {annotation: reason}}});
     let attempt = match args.propose {
         true => format!("propose that changes of {namespace}/{name} begin"),
         false => format!("let changes of {namespace}/{name} begin"),
     };
-    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+    session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await?;
 
     let told = match args.propose {
         true => "proposed: within a day another person can give the same command without --propose",
@@ -271,7 +323,15 @@ pub async fn end(args: UnfreezeArgs, session: &Session) -> Result<u8> {
         return Err(Failure::new(exit::CONFLICT, told).next(next));
     }
     let path = format!("{}/{name}", path(namespace, "changewindows"));
-    session.ask(&format!("end {namespace}/{name}"), Method::DELETE, &path, "application/json", None).await?;
+    session
+        .ask(
+            &format!("end {namespace}/{name}"),
+            Method::DELETE,
+            &path,
+            "application/json",
+            None,
+        )
+        .await?;
     print(&format!("changewindow.{GROUP}/{name} deleted\n"))?;
     Ok(exit::YES)
 }
@@ -296,9 +356,24 @@ mod tests {
     #[test]
     fn a_freeze_is_a_window_that_denies() {
         let spec = read(&["--reason", " holidays ", "--until", "2027-01-04T06:00+01:00"]).unwrap();
-        assert_eq!(spec, json!({"type": "Deny", "reason": "holidays", "end": "2027-01-04T05:00:00Z"}));
-        assert_eq!(describe(ADMIN_NAMESPACE, &spec), "no change begins in the whole fleet until 2027-01-04T05:00:00Z");
-        let narrow = ["--cluster", "east", "--cluster", "env=prod", "--service", "web", "--service", "tier=front"];
+        assert_eq!(
+            spec,
+            json!({"type": "Deny", "reason": "holidays", "end": "2027-01-04T05:00:00Z"})
+        );
+        assert_eq!(
+            describe(ADMIN_NAMESPACE, &spec),
+            "no change begins in the whole fleet until 2027-01-04T05:00:00Z"
+        );
+        let narrow = [
+            "--cluster",
+            "east",
+            "--cluster",
+            "env=prod",
+            "--service",
+            "web",
+            "--service",
+            "tier=front",
+        ];
         let spec = read(&[&["--reason", "x", "--for", "2h"][..], &narrow].concat()).unwrap();
         let expected = json!({
             "type": "Deny", "reason": "x", "end": "2026-12-20T14:00:00Z", "clusters": ["east"], "services": ["web"],
@@ -310,7 +385,10 @@ mod tests {
             "no change of what is named begins among team-a's services and on its clusters until 2026-12-20T14:00:00Z"
         );
         let spec = read(&["--reason", "x", "--for", "2h", "--service", "serviceset/web"]).unwrap();
-        assert_eq!(spec["serviceSelector"], json!({"matchLabels": {"farwater.dev/set": "web"}}));
+        assert_eq!(
+            spec["serviceSelector"],
+            json!({"matchLabels": {"farwater.dev/set": "web"}})
+        );
         let later = ["--reason", "x", "--from", "2026-12-24T00:00:00Z", "--indefinitely"];
         assert_eq!(read(&later).unwrap()["start"], "2026-12-24T00:00:00Z");
     }
@@ -322,14 +400,44 @@ mod tests {
             assert!(told.contains(expected), "{told}");
         };
         refused(&["--until", "2027-01-04T06:00:00Z"], "--reason <TEXT>");
-        refused(&["--reason", "x"], "say when it ends: --until TIME, --for DURATION or --indefinitely");
-        refused(&["--reason", "x", "--until", "tomorrow"], "is no time; for example 2027-01-04T06:00:00Z");
-        refused(&["--reason", "x", "--until", "2026-12-20T11:00:00Z"], "it would end before it begins");
-        refused(&["--reason", "x", "--for", "1h", "--indefinitely"], "cannot be used with");
-        refused(&["--reason", "x", "--for", "1h", "--cluster", "../east"], "names nothing");
-        refused(&["--reason", "x", "--for", "1h", "--cluster", "serviceset/web"], "names nothing");
-        let two = ["--reason", "x", "--for", "1h", "--cluster", "env=a", "--cluster", "env=b"];
+        refused(
+            &["--reason", "x"],
+            "say when it ends: --until TIME, --for DURATION or --indefinitely",
+        );
+        refused(
+            &["--reason", "x", "--until", "tomorrow"],
+            "is no time; for example 2027-01-04T06:00:00Z",
+        );
+        refused(
+            &["--reason", "x", "--until", "2026-12-20T11:00:00Z"],
+            "it would end before it begins",
+        );
+        refused(
+            &["--reason", "x", "--for", "1h", "--indefinitely"],
+            "cannot be used with",
+        );
+        refused(
+            &["--reason", "x", "--for", "1h", "--cluster", "../east"],
+            "names nothing",
+        );
+        refused(
+            &["--reason", "x", "--for", "1h", "--cluster", "serviceset/web"],
+            "names nothing",
+        );
+        let two = [
+            "--reason",
+            "x",
+            "--for",
+            "1h",
+            "--cluster",
+            "env=a",
+            "--cluster",
+            "env=b",
+        ];
         refused(&two, "nothing has two values of the label env");
-        refused(&["--reason", "x", "--override", "web", "--for", "1h"], "cannot be used with");
+        refused(
+            &["--reason", "x", "--override", "web", "--for", "1h"],
+            "cannot be used with",
+        );
     }
 }

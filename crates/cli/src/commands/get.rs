@@ -102,10 +102,19 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
 
     let qualified = kinds.len() > 1;
     let (kinds, namespace) = match granted_instead(session, &args, &kinds, &names, namespace).await? {
-        true => (vec![kinds::granted_clusters()], Some(args.scope.namespace.or_default(session))),
+        true => (
+            vec![kinds::granted_clusters()],
+            Some(args.scope.namespace.or_default(session)),
+        ),
         false => (kinds, namespace),
     };
-    let queries = kinds.into_iter().map(|kind| Query { kind, namespace, names: names.clone(), qualified, args: &args });
+    let queries = kinds.into_iter().map(|kind| Query {
+        kind,
+        namespace,
+        names: names.clone(),
+        qualified,
+        args: &args,
+    });
     let is_table = matches!(args.output, Output::Table | Output::Wide);
     if args.watch || is_table {
         let mut shown = false;
@@ -151,7 +160,9 @@ async fn granted_instead(
         return Ok(false);
     }
     let has_any = |list: &Value| list["items"].as_array().is_some_and(|items| !items.is_empty());
-    let clusters = session.read("list clusters", &format!("{}?limit=1", kind.path(namespace, None))).await;
+    let clusters = session
+        .read("list clusters", &format!("{}?limit=1", kind.path(namespace, None)))
+        .await;
     let why = match &clusters {
         Ok(list) if has_any(list) => return Ok(false),
         Ok(_) => "there is no Cluster of its own",
@@ -161,11 +172,15 @@ async fn granted_instead(
     let tenant = args.scope.namespace.or_default(session);
     let granted = kinds::granted_clusters().path(Some(tenant), None);
     // Nor does an older hub know of them.
-    let granted = session.read("list granted clusters", &format!("{granted}?limit=1")).await;
+    let granted = session
+        .read("list granted clusters", &format!("{granted}?limit=1"))
+        .await;
     if !granted.is_ok_and(|list| has_any(&list)) {
         return Ok(false);
     }
-    say(&format!("{why}; these are the clusters that ClusterGrants let namespace {tenant} deploy to:"));
+    say(&format!(
+        "{why}; these are the clusters that ClusterGrants let namespace {tenant} deploy to:"
+    ));
     Ok(true)
 }
 
@@ -175,8 +190,10 @@ fn check(args: &GetArgs, names: &[String]) -> Result<()> {
         return Err(Failure::usage(format!("{bad:?} can't be a name")));
     }
     if args.scope.all_namespaces && !names.is_empty() {
-        return Err(Failure::usage("a name is looked up in one namespace, not in all of them")
-            .next("leave -A out, or select by label: -l LABELS"));
+        return Err(
+            Failure::usage("a name is looked up in one namespace, not in all of them")
+                .next("leave -A out, or select by label: -l LABELS"),
+        );
     }
     if !names.is_empty() && (args.selector.is_some() || args.field_selector.is_some()) {
         return Err(
@@ -207,7 +224,10 @@ async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
         true => {
             let mut rows = Rows::new(query, &list);
             if rows.table.rows.is_empty() && !watch {
-                let place = query.namespace.filter(|_| query.kind.namespaced).map(|ns| format!(" in namespace {ns}"));
+                let place = query
+                    .namespace
+                    .filter(|_| query.kind.namespaced)
+                    .map(|ns| format!(" in namespace {ns}"));
                 if !query.qualified {
                     say(&format!("no {} found{}", query.kind.plural, place.unwrap_or_default()));
                 }
@@ -229,7 +249,10 @@ async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
     }
 
     let mut seen = versions(&list);
-    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let version = list["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let path = watch_path(query);
     follow(session, &path, accept(query), version, async |change| match change {
         Change::Event { object, deleted } => {
@@ -260,7 +283,10 @@ fn accept(query: &Query<'_>) -> &'static str {
 
 fn parameters(query: &Query<'_>) -> Vec<String> {
     let mut parameters = Vec::new();
-    for (name, selector) in [("labelSelector", &query.args.selector), ("fieldSelector", &query.args.field_selector)] {
+    for (name, selector) in [
+        ("labelSelector", &query.args.selector),
+        ("fieldSelector", &query.args.field_selector),
+    ] {
         parameters.extend(selector.as_ref().map(|selector| format!("{name}={}", encode(selector))));
     }
     if query.is_table() && query.args.sort_by.is_some() {
@@ -337,7 +363,11 @@ async fn fetch_names(session: &Session, query: &Query<'_>, accept: &str) -> Resu
     let mut whole: Option<Value> = None;
     for name in &query.names {
         let attempt = format!("read {} {name}", query.kind.kind);
-        let path = format!("{}?{}", query.kind.path(query.namespace, Some(name)), parameters(query).join("&"));
+        let path = format!(
+            "{}?{}",
+            query.kind.path(query.namespace, Some(name)),
+            parameters(query).join("&")
+        );
         let object = match session.ask(&attempt, Method::GET, &path, accept, None).await {
             Err(failure) if failure.is_missing() => return Err(not_found(session, query, name).await),
             other => other?,
@@ -366,8 +396,12 @@ async fn not_found(session: &Session, query: &Query<'_>, name: &str) -> Failure 
     let namespace = query.namespace.filter(|_| query.kind.namespaced).unwrap_or_default();
     let path = format!("{}?limit={PAGE}", query.kind.path(query.namespace, None));
     let list = session.read("list names", &path).await.unwrap_or_default();
-    let names: Vec<&str> =
-        list["items"].as_array().into_iter().flatten().filter_map(|o| o["metadata"]["name"].as_str()).collect();
+    let names: Vec<&str> = list["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|o| o["metadata"]["name"].as_str())
+        .collect();
     missing(&query.kind.kind, &query.kind.plural, namespace, name, &names)
 }
 
@@ -379,12 +413,23 @@ fn items(list: &Value) -> Vec<Value> {
 
 /// Wraps a list's row like an event of a watch.
 fn wrap(list: &Value, item: Value) -> Value {
-    if list["kind"] == "Table" { json!({"kind": "Table", "rows": [item]}) } else { item }
+    if list["kind"] == "Table" {
+        json!({"kind": "Table", "rows": [item]})
+    } else {
+        item
+    }
 }
 
 fn uid_and_version(item: &Value) -> Option<(String, String)> {
-    let metadata = if item["cells"].is_array() { &item["object"]["metadata"] } else { &item["metadata"] };
-    Some((metadata["uid"].as_str()?.to_owned(), metadata["resourceVersion"].as_str()?.to_owned()))
+    let metadata = if item["cells"].is_array() {
+        &item["object"]["metadata"]
+    } else {
+        &item["metadata"]
+    };
+    Some((
+        metadata["uid"].as_str()?.to_owned(),
+        metadata["resourceVersion"].as_str()?.to_owned(),
+    ))
 }
 
 fn versions(list: &Value) -> HashMap<String, String> {
@@ -394,7 +439,9 @@ fn versions(list: &Value) -> HashMap<String, String> {
 }
 
 fn emit(query: &Query<'_>, object: &Value, deleted: bool, rows: Option<&mut Rows>, terminal: Terminal) -> Result<()> {
-    let Some(rows) = rows else { return print(&query.args.output.streamed(&typed(query, object.clone()))?) };
+    let Some(rows) = rows else {
+        return print(&query.args.output.streamed(&typed(query, object.clone()))?);
+    };
     rows.replace(query, object);
     if deleted {
         rows.mark_deleted();
@@ -427,8 +474,9 @@ impl Rows {
     fn new(query: &Query<'_>, list: &Value) -> Self {
         let definitions = list["columnDefinitions"].as_array().cloned().unwrap_or_default();
         let wide = query.args.output == Output::Wide;
-        let shown: Vec<usize> =
-            (0..definitions.len()).filter(|&i| wide || definitions[i]["priority"].as_i64().unwrap_or(0) == 0).collect();
+        let shown: Vec<usize> = (0..definitions.len())
+            .filter(|&i| wide || definitions[i]["priority"].as_i64().unwrap_or(0) == 0)
+            .collect();
         let name = |i: usize| definitions[i]["name"].as_str().unwrap_or_default();
         let namespaces = query.kind.namespaced && query.namespace.is_none();
         let mut columns = Vec::new();
@@ -437,7 +485,10 @@ impl Rows {
         }
         columns.extend(shown.iter().map(|&i| match name(i) {
             "Name" | "Age" | "Ready" => Column::fixed(name(i)),
-            other => Column { elastic: true, ..Column::fixed(&text::plain(other)) },
+            other => Column {
+                elastic: true,
+                ..Column::fixed(&text::plain(other))
+            },
         }));
         columns.extend(query.args.columns.label_columns.iter().map(|label| {
             // kubectl's heading: without the prefix.
@@ -446,8 +497,15 @@ impl Rows {
         if query.args.columns.show_labels {
             columns.push(Column::fixed("Labels"));
         }
-        let revision = (!wide).then(|| shown.iter().copied().find(|&i| name(i) == "Revision")).flatten();
-        let mut rows = Self { table: Table::new(columns), shown, revision, namespaces };
+        let revision = (!wide)
+            .then(|| shown.iter().copied().find(|&i| name(i) == "Revision"))
+            .flatten();
+        let mut rows = Self {
+            table: Table::new(columns),
+            shown,
+            revision,
+            namespaces,
+        };
         rows.replace(query, list);
         rows
     }
@@ -469,7 +527,14 @@ impl Rows {
                 });
             }
             let labels = &row["object"]["metadata"]["labels"];
-            cells.extend(query.args.columns.label_columns.iter().map(|label| cell(&labels[label])));
+            cells.extend(
+                query
+                    .args
+                    .columns
+                    .label_columns
+                    .iter()
+                    .map(|label| cell(&labels[label])),
+            );
             if query.args.columns.show_labels {
                 cells.push(show_labels(labels));
             }
@@ -481,7 +546,12 @@ impl Rows {
 impl Rows {
     /// Marks the row of a deleted object, so that it is not taken for an existing one.
     fn mark_deleted(&mut self) {
-        for name in self.table.rows.iter_mut().filter_map(|row| row.get_mut(usize::from(self.namespaces))) {
+        for name in self
+            .table
+            .rows
+            .iter_mut()
+            .filter_map(|row| row.get_mut(usize::from(self.namespaces)))
+        {
             name.push_str(" (deleted)");
         }
     }
@@ -495,7 +565,11 @@ fn show_labels(labels: &Value) -> String {
         .flatten()
         .map(|(label, value)| format!("{label}={}", value.as_str().unwrap_or_default()))
         .collect();
-    if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
+    if labels.is_empty() {
+        "<none>".to_owned()
+    } else {
+        labels.join(",")
+    }
 }
 
 fn cell(value: &Value) -> String {

@@ -40,14 +40,21 @@ pub async fn run(args: HistoryArgs, session: &Session) -> Result<u8> {
     match args.output {
         Format::Json => print(&format::json(&entries)?)?,
         Format::Yaml => print(&format::yaml(&entries)?)?,
-        Format::Name => print(&entries.iter().map(|entry| format!("{}\n", entry.number)).collect::<String>())?,
+        Format::Name => print(
+            &entries
+                .iter()
+                .map(|entry| format!("{}\n", entry.number))
+                .collect::<String>(),
+        )?,
         Format::Table | Format::Wide => {
             let service: ServiceDeployment = session.get(namespace, name).await?;
             let table = table(&entries, &service, Timestamp::now(), args.output == Format::Wide);
             print(&{ table }.render(Terminal::detect()))?;
             if entries.is_empty() {
                 let program = session.program.name();
-                say(&format!("nothing was assigned to {name} yet; next: {program} why {name} -n {namespace}"));
+                say(&format!(
+                    "nothing was assigned to {name} yet; next: {program} why {name} -n {namespace}"
+                ));
             }
         }
     }
@@ -157,9 +164,21 @@ mod tests {
             serde_json::from_value::<HistoryEntry>(entry).unwrap()
         };
         let entries = [
-            entry(5, "a", "Spec", "Pending", json!({"by": "eve", "author": "Bob Example <bob@example.com>"})),
+            entry(
+                5,
+                "a",
+                "Spec",
+                "Pending",
+                json!({"by": "eve", "author": "Bob Example <bob@example.com>"}),
+            ),
             entry(4, "c", "Commit", "Superseded", json!({"author": "<bot@example.com>"})),
-            entry(3, "a", "Pinned", "Superseded", json!({"by": "ann", "reason": "b crashes"})),
+            entry(
+                3,
+                "a",
+                "Pinned",
+                "Superseded",
+                json!({"by": "ann", "reason": "b crashes"}),
+            ),
             entry(
                 2,
                 "b",

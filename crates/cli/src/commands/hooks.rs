@@ -64,12 +64,19 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
     match args.output {
         Format::Json => print(&format::json(&runs)?)?,
         Format::Yaml => print(&format::yaml(&runs)?)?,
-        Format::Name => print(&runs.iter().map(|run| format!("{}\n", run.report.name())).collect::<String>())?,
+        Format::Name => print(
+            &runs
+                .iter()
+                .map(|run| format!("{}\n", run.report.name()))
+                .collect::<String>(),
+        )?,
         Format::Table | Format::Wide => {
             print(&table(&runs).render(Terminal::detect()))?;
             if runs.is_empty() {
                 let program = session.program.name();
-                say(&format!("no hook or test of {name} was run yet; next: {program} why {name} -n {namespace}"));
+                say(&format!(
+                    "no hook or test of {name} was run yet; next: {program} why {name} -n {namespace}"
+                ));
             }
         }
     }
@@ -113,7 +120,9 @@ async fn retry(hook: &str, version: Option<u64>, session: &Session, (namespace, 
 fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &str) -> Result<&'a HookRun, String> {
     let is_meant = |run: &&HookRun| run.report.name() == hook || run.report.object.name == hook;
     if let Some(version) = asked.filter(|version| *version != newest) {
-        return Err(format!("version {version} is not the one that is assigned, which is {newest}"));
+        return Err(format!(
+            "version {version} is not the one that is assigned, which is {newest}"
+        ));
     }
     let of_version: Vec<&HookRun> = runs.iter().filter(|run| run.number == newest).collect();
     let meant: Vec<&HookRun> = of_version.iter().copied().filter(is_meant).collect();
@@ -126,11 +135,20 @@ fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &s
         }
         let names: Vec<&str> = of_version.iter().map(|run| run.report.name()).collect();
         let near = suggest(hook, names.iter().copied()).map(|near| format!(" (did you mean {near:?}?)"));
-        let has = if names.is_empty() { "has run none".to_owned() } else { format!("has run {}", names.join(", ")) };
-        return Err(format!("no hook or test has this name{}; version {newest} {has}", near.unwrap_or_default()));
+        let has = if names.is_empty() {
+            "has run none".to_owned()
+        } else {
+            format!("has run {}", names.join(", "))
+        };
+        return Err(format!(
+            "no hook or test has this name{}; version {newest} {has}",
+            near.unwrap_or_default()
+        ));
     };
-    let Some(failed) =
-        meant.iter().filter(|run| run.report.state == HookState::Failed).min_by_key(|run| run.report.phase)
+    let Some(failed) = meant
+        .iter()
+        .filter(|run| run.report.state == HookState::Failed)
+        .min_by_key(|run| run.report.phase)
     else {
         return Err(format!("it did not fail: it is {:?}", first.report.state));
     };
@@ -162,7 +180,10 @@ async fn print_output(
     };
     let of_run = format!("hooks?run={}", chosen.report.run);
     let found: Vec<HookRun> = service::items(session, namespace, name, &of_run).await?;
-    let report = found.into_iter().find(|run| run.number == chosen.number).map(|run| run.report);
+    let report = found
+        .into_iter()
+        .find(|run| run.number == chosen.number)
+        .map(|run| run.report);
     let (what, text) = match args.junit {
         true => ("JUnit file", report.and_then(|report| report.junit)),
         false => ("log", report.and_then(|report| report.log)),
@@ -227,7 +248,10 @@ mod tests {
     fn ran(number: u64, name: &str, phase: &str, state: &str) -> HookRun {
         let report = json!({"group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": name,
             "phase": phase, "run": Digest::of(format!("{number} {name} {phase}")), "state": state});
-        HookRun { number, report: serde_json::from_value(report).unwrap() }
+        HookRun {
+            number,
+            report: serde_json::from_value(report).unwrap(),
+        }
     }
 
     #[test]
@@ -244,13 +268,35 @@ mod tests {
         };
         check("migrate", None, Ok(1));
         check("migrate", Some(4), Ok(1));
-        check("migrate", Some(3), Err("version 3 is not the one that is assigned, which is 4"));
-        check("seed", None, Err("it was not run for version 4, which is assigned; its last run was for version 3"));
+        check(
+            "migrate",
+            Some(3),
+            Err("version 3 is not the one that is assigned, which is 4"),
+        );
+        check(
+            "seed",
+            None,
+            Err("it was not run for version 4, which is assigned; its last run was for version 3"),
+        );
         check("notify", None, Err("it did not fail: it is Succeeded"));
-        check("bye", None, Err("it is of a deletion, and runs again when Job.batch web/bye is deleted in the cluster"));
+        check(
+            "bye",
+            None,
+            Err("it is of a deletion, and runs again when Job.batch web/bye is deleted in the cluster"),
+        );
         let known = "version 4 has run migrate, notify, bye";
-        check("migrat", None, Err(&format!("no hook or test has this name (did you mean \"migrate\"?); {known}")));
-        check("payments", None, Err(&format!("no hook or test has this name; {known}")));
+        check(
+            "migrat",
+            None,
+            Err(&format!(
+                "no hook or test has this name (did you mean \"migrate\"?); {known}"
+            )),
+        );
+        check(
+            "payments",
+            None,
+            Err(&format!("no hook or test has this name; {known}")),
+        );
         assert_eq!(
             choose(&runs, (5, None), "migrate").unwrap_err(),
             "it was not run for version 5, which is assigned; its last run was for version 4"
@@ -262,12 +308,21 @@ mod tests {
         let report = |phase: &str, name: &str, more: serde_json::Value| {
             let mut report = json!({"group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": name,
                 "phase": phase, "run": Digest::of(name), "state": "Succeeded"});
-            report.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            HookRun { number: 4, report: serde_json::from_value(report).unwrap() }
+            report
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            HookRun {
+                number: 4,
+                report: serde_json::from_value(report).unwrap(),
+            }
         };
         let times = json!({"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:05Z"});
         let failed = json!({"state": "Failed", "test": "smoke", "message": "exit code 3"});
-        let runs = [report("Test", "web-test-smoke", failed), report("PreSync", "migrate", times)];
+        let runs = [
+            report("Test", "web-test-smoke", failed),
+            report("PreSync", "migrate", times),
+        ];
         let expected = "\
 VERSION   PHASE     HOOK      RESULT      TOOK   MESSAGE
 4         PreSync   migrate   Succeeded   65s

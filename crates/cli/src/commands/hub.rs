@@ -18,7 +18,11 @@ pub fn run(args: HubArgs) -> Result<u8> {
     match runtime.block_on(farwater_hub::run(args)) {
         Ok(()) => Ok(exit::YES),
         Err(error) => {
-            let code = if matches!(error, farwater_hub::HubError::Config(_)) { exit::USAGE } else { exit::HUB_FAILED };
+            let code = if matches!(error, farwater_hub::HubError::Config(_)) {
+                exit::USAGE
+            } else {
+                exit::HUB_FAILED
+            };
             let failure = Failure::new(code, format!("the hub ended: {error}"));
             Err(match error.source() {
                 Some(source) => failure.evidence(failure::chain(source)),

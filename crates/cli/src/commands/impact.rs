@@ -71,7 +71,9 @@ async fn only_source(session: &Session, namespace: &str) -> Result<String> {
     let mut names: Vec<String> = found.iter().map(|source| source.name_any()).collect();
     match (names.pop(), names.is_empty()) {
         (Some(name), true) => Ok(name),
-        (None, _) => Err(Failure::usage(format!("there is no GitRepository in namespace {namespace}"))),
+        (None, _) => Err(Failure::usage(format!(
+            "there is no GitRepository in namespace {namespace}"
+        ))),
         (Some(last), false) => {
             names.push(last);
             names.sort_unstable();
@@ -84,9 +86,13 @@ async fn only_source(session: &Session, namespace: &str) -> Result<String> {
 pub async fn measure(session: &Session, (namespace, source): (&str, &str), reference: &str) -> Result<Impact> {
     let attempt = format!("compare {reference} of {namespace}/{source} with what is served");
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/gitrepositories/{source}/impact");
-    let query = ImpactQuery { reference: reference.to_owned() };
+    let query = ImpactQuery {
+        reference: reference.to_owned(),
+    };
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": IMPACT_KIND, "spec": query});
-    let sent = session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await;
+    let sent = session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&body))
+        .await;
     let mut answer = match sent {
         // The typed lookup suggests similar names.
         Err(failure) if failure.is_missing() => {
@@ -110,18 +116,32 @@ struct Plans<'i> {
 
 impl<'i> Plans<'i> {
     fn of(args: &ImpactArgs, impact: &'i Impact) -> Self {
-        let changing = impact.groups.iter().filter(|group| args.plan && group.effect == ImpactEffect::Changes);
+        let changing = impact
+            .groups
+            .iter()
+            .filter(|group| args.plan && group.effect == ImpactEffect::Changes);
         let canaries: Vec<_> = changing.map(|group| group.canary.as_ref()).collect();
         let unheard = canaries.iter().filter(|canary| canary.is_none()).count();
-        let mut services: Vec<&str> = canaries.into_iter().flatten().map(|target| target.service.as_str()).collect();
+        let mut services: Vec<&str> = canaries
+            .into_iter()
+            .flatten()
+            .map(|target| target.service.as_str())
+            .collect();
         let left_out = services.len().saturating_sub(MOST_PLANS);
         services.truncate(MOST_PLANS);
-        Self { services, left_out, unheard }
+        Self {
+            services,
+            left_out,
+            unheard,
+        }
     }
 }
 
 async fn plan_one(session: &Session, namespace: &str, args: &ImpactArgs, service: &str) -> Result<plan::Planned> {
-    let query = PlanQuery { reference: Some(args.reference.clone()), local: None };
+    let query = PlanQuery {
+        reference: Some(args.reference.clone()),
+        local: None,
+    };
     plan::make(session, (namespace, service), &query, args.timeout).await
 }
 
@@ -144,7 +164,11 @@ async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact:
 }
 
 async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Result<()> {
-    let Plans { services, left_out, unheard } = Plans::of(args, impact);
+    let Plans {
+        services,
+        left_out,
+        unheard,
+    } = Plans::of(args, impact);
     for service in services {
         // A failure of one plan says nothing about the others.
         match plan_one(session, namespace, args, service).await {
@@ -153,7 +177,9 @@ async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impac
         }
     }
     if unheard > 0 {
-        say(&format!("of {unheard} groups nothing was planned: no agent of their clusters is heard"));
+        say(&format!(
+            "of {unheard} groups nothing was planned: no agent of their clusters is heard"
+        ));
     }
     if left_out > 0 {
         let program = session.program.name();
@@ -172,16 +198,37 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
         Some(count) => format!("{count} paths differ"),
         None => "everything may differ".to_owned(),
     };
-    let against = if impact.base.is_empty() { String::new() } else { format!(" against {}", short(&impact.base)) };
+    let against = if impact.base.is_empty() {
+        String::new()
+    } else {
+        format!(" against {}", short(&impact.base))
+    };
     let mut lines = format!("{}{against}: {paths}\n", short(&impact.revision));
 
-    let Impact { changing, failing, standing, .. } = impact;
-    lines += &format!("{} of {} services change, on {}\n", changing.services, impact.services, clusters(changing));
+    let Impact {
+        changing,
+        failing,
+        standing,
+        ..
+    } = impact;
+    lines += &format!(
+        "{} of {} services change, on {}\n",
+        changing.services,
+        impact.services,
+        clusters(changing)
+    );
     if impact.uncompared > 0 {
-        lines += &format!("{} of them by their paths: their content was not compared\n", impact.uncompared);
+        lines += &format!(
+            "{} of them by their paths: their content was not compared\n",
+            impact.uncompared
+        );
     }
     if failing.services > 0 {
-        lines += &format!("{} fail, on {}: they keep their versions\n", failing.services, clusters(failing));
+        lines += &format!(
+            "{} fail, on {}: they keep their versions\n",
+            failing.services,
+            clusters(failing)
+        );
     }
     if standing.services > 0 {
         lines += &format!("{} are suspended or pinned to another version\n", standing.services);
@@ -222,11 +269,19 @@ fn row(group: &ImpactGroup) -> [String; 6] {
     };
     let names: Vec<&str> = group.first.iter().map(|target| target.service.as_str()).collect();
     let more = group.services.saturating_sub(names.len() as u64);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
     [
         effect.to_owned(),
         group.set.clone().unwrap_or_else(|| "-".to_owned()),
-        if group.path.is_empty() { "/".to_owned() } else { group.path.clone() },
+        if group.path.is_empty() {
+            "/".to_owned()
+        } else {
+            group.path.clone()
+        },
         group.services.to_string(),
         group.clusters.to_string(),
         names.join(", ") + &more,
@@ -248,14 +303,23 @@ mod tests {
 
     #[test]
     fn the_blast_radius_is_told_in_counts_first_and_in_names_then() {
-        let target = |n: u32| ImpactTarget { service: format!("web-{n}"), cluster: format!("farwater-admin/c{n}") };
+        let target = |n: u32| ImpactTarget {
+            service: format!("web-{n}"),
+            cluster: format!("farwater-admin/c{n}"),
+        };
         let impact = Impact {
             revision: "feature@sha1:0123456789abcdef0123456789abcdef01234567".to_owned(),
             base: "main@sha1:89abcdef0123456789abcdef0123456789abcdef".to_owned(),
             paths: Some(3),
             services: 400,
-            changing: ImpactCounts { services: 12, clusters: 12 },
-            failing: ImpactCounts { services: 1, clusters: 1 },
+            changing: ImpactCounts {
+                services: 12,
+                clusters: 12,
+            },
+            failing: ImpactCounts {
+                services: 1,
+                clusters: 1,
+            },
             groups: vec![
                 ImpactGroup {
                     set: Some("web".to_owned()),
@@ -277,7 +341,14 @@ mod tests {
             ],
             ..Impact::default()
         };
-        let shown = render(&impact, Terminal { colour: false, width: Some(100), height: 40 });
+        let shown = render(
+            &impact,
+            Terminal {
+                colour: false,
+                width: Some(100),
+                height: 40,
+            },
+        );
         assert_eq!(
             shown,
             "feature@0123456789ab against main@89abcdef0123: 3 paths differ\n\

@@ -71,7 +71,10 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
             ServiceType::NodePort => Exposure::NodePort,
             ServiceType::LoadBalancer => Exposure::LoadBalancer,
         },
-        database: args.database_secret.clone().map_or(Database::Sqlite, |secret| Database::Postgres { secret }),
+        database: args
+            .database_secret
+            .clone()
+            .map_or(Database::Sqlite, |secret| Database::Postgres { secret }),
         tls: args.tls_secret.clone().map_or(Tls::Own, |name| Tls::Secret { name }),
         storage: args.storage.clone(),
         storage_class: args.storage_class.clone(),
@@ -84,7 +87,10 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
 
     let target = Target::open(connect.kubeconfig.as_deref(), connect.context.as_deref()).await?;
     say(&format!("installing the hub into {}", text::plain(&target.context)));
-    let installed = InstalledHub { target: &target, namespace: names::NAMESPACE };
+    let installed = InstalledHub {
+        target: &target,
+        namespace: names::NAMESPACE,
+    };
     target.prepare(&objects, &installed.rights_to_enter()).await?;
     target.apply(&objects).await?;
     installed.wait_until_ready(Duration::from_secs(args.timeout)).await?;
@@ -92,7 +98,10 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     let way_in = installed.read_way_in().await?;
     let server = args.url.as_deref().unwrap_or(FORWARDED);
     let place = login::remember(&target.context, server, &way_in)?;
-    say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
+    say(&format!(
+        "the hub is ready; you are signed in as its administrator ({})",
+        place.display()
+    ));
     if args.url.is_some() {
         installed_hub::wait_until_heard(server).await;
     } else {

@@ -54,11 +54,20 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
         return Err(Failure::usage(format!("{} holds no token", args.token_file.display()))
             .evidence("expected one word, the token itself"));
     }
-    let ca = args.ca.as_deref().map(|path| read_small(path, "certificate authority")).transpose()?;
-    if ca.as_ref().is_some_and(|pem| !pem.contains("-----BEGIN CERTIFICATE-----")) {
+    let ca = args
+        .ca
+        .as_deref()
+        .map(|path| read_small(path, "certificate authority"))
+        .transpose()?;
+    if ca
+        .as_ref()
+        .is_some_and(|pem| !pem.contains("-----BEGIN CERTIFICATE-----"))
+    {
         return Err(Failure::usage("--ca holds no certificate").evidence("expected PEM: -----BEGIN CERTIFICATE-----"));
     }
-    let name = args.name.unwrap_or_else(|| url.authority().map(ToString::to_string).unwrap_or_default());
+    let name = args
+        .name
+        .unwrap_or_else(|| url.authority().map(ToString::to_string).unwrap_or_default());
     let target = config_file()?;
 
     let mut config = Login {
@@ -79,25 +88,45 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
     let namespace = args.namespace.unwrap_or_else(|| namespace_of(&user));
     config.namespace = &namespace;
     save(&target, &config)?;
-    say(&format!("signed in at {} as {}; written to {}", config.url, text::plain(&user), target.display()));
+    say(&format!(
+        "signed in at {} as {}; written to {}",
+        config.url,
+        text::plain(&user),
+        target.display()
+    ));
     print(&format!("{}\n", text::plain(&user)))?;
     Ok(crate::exit::YES)
 }
 
 /// The namespace in which an account has rights: for `system:serviceaccount:NAMESPACE:NAME` its own.
 fn namespace_of(user: &str) -> String {
-    let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
-    account.map_or(farwater_api::ADMIN_NAMESPACE, |(namespace, _)| namespace).to_owned()
+    let account = user
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|account| account.split_once(':'));
+    account
+        .map_or(farwater_api::ADMIN_NAMESPACE, |(namespace, _)| namespace)
+        .to_owned()
 }
 
 /// Stores the content of an administrator's kubeconfig of a hub, under `name` and with `server` as its address. Returns
 /// the file's path.
 pub fn remember(name: &str, server: &str, kubeconfig: &Value) -> Result<PathBuf> {
     let target = config_file()?;
-    let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap_or_default();
-    let authority = STANDARD.decode(authority).ok().and_then(|pem| String::from_utf8(pem).ok());
+    let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"]
+        .as_str()
+        .unwrap_or_default();
+    let authority = STANDARD
+        .decode(authority)
+        .ok()
+        .and_then(|pem| String::from_utf8(pem).ok());
     let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap_or_default();
-    let login = Login { name, url: server, ca: authority.as_deref(), token, namespace: farwater_api::ADMIN_NAMESPACE };
+    let login = Login {
+        name,
+        url: server,
+        ca: authority.as_deref(),
+        token,
+        namespace: farwater_api::ADMIN_NAMESPACE,
+    };
     save(&target, &login)?;
     Ok(target)
 }
@@ -198,7 +227,13 @@ mod tests {
     use super::*;
 
     fn login<'a>(name: &'a str, token: &'a str) -> Login<'a> {
-        Login { name, url: "https://hub:8443", ca: None, token, namespace: "team-a" }
+        Login {
+            name,
+            url: "https://hub:8443",
+            ca: None,
+            token,
+            namespace: "team-a",
+        }
     }
 
     #[test]

@@ -53,21 +53,34 @@ pub async fn run(args: NotifyArgs, session: &Session) -> Result<u8> {
     let now = jiff::Timestamp::now().to_string();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: now}}}));
     let api: Api<NotificationProvider> = Api::namespaced(session.client.clone(), namespace);
-    session.bounded("ask for a message", api.patch(name, &PatchParams::default(), &patch)).await?;
+    session
+        .bounded("ask for a message", api.patch(name, &PatchParams::default(), &patch))
+        .await?;
     let begun = Instant::now();
     while begun.elapsed() < args.timeout {
         let provider = session.get::<NotificationProvider>(namespace, name).await?;
         let status = provider.status.unwrap_or_default();
         if status.last_handled_reconcile_at.as_deref() == Some(&now) {
-            let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready");
-            let (is_ready, said) =
-                ready.map_or((false, "it says nothing".to_owned()), |ready| (ready.status == "True", ready.message));
-            let what = if is_ready { "took the message" } else { "did not take the message" };
+            let ready = status
+                .conditions
+                .into_iter()
+                .find(|condition| condition.type_ == "Ready");
+            let (is_ready, said) = ready.map_or((false, "it says nothing".to_owned()), |ready| {
+                (ready.status == "True", ready.message)
+            });
+            let what = if is_ready {
+                "took the message"
+            } else {
+                "did not take the message"
+            };
             print(&format!("{namespace}/{name} {what}: {}\n", text::plain(&said)))?;
             return Ok(if is_ready { exit::YES } else { exit::NO });
         }
         tokio::time::sleep(LOOK).await;
     }
-    say(&format!("timed out after {}s; the hub has not tried yet", args.timeout.as_secs()));
+    say(&format!(
+        "timed out after {}s; the hub has not tried yet",
+        args.timeout.as_secs()
+    ));
     Ok(exit::TIMEOUT)
 }

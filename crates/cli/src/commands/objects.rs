@@ -35,7 +35,12 @@ pub async fn run(args: ObjectsArgs, session: &Session) -> Result<u8> {
     match args.output {
         Format::Json => print(&format::json(&objects)?)?,
         Format::Yaml => print(&format::yaml(&objects)?)?,
-        Format::Name => print(&objects.iter().map(|o| format!("{}\n", qualified(&o.object))).collect::<String>())?,
+        Format::Name => print(
+            &objects
+                .iter()
+                .map(|o| format!("{}\n", qualified(&o.object)))
+                .collect::<String>(),
+        )?,
         Format::Table | Format::Wide => {
             let wide = args.output == Format::Wide;
             print(&table(&objects, wide).render(Terminal::detect()))?;
@@ -60,12 +65,20 @@ pub async fn fetch(session: &Session, namespace: &str, name: &str) -> Result<Vec
     let attempt = format!("read the objects of {namespace}/{name}");
     let mut answer = session.read(&attempt, &path).await?;
     // A bare list, or one in the form of Kubernetes' lists.
-    let items = if answer.is_array() { answer } else { answer["items"].take() };
+    let items = if answer.is_array() {
+        answer
+    } else {
+        answer["items"].take()
+    };
     serde_json::from_value(items).map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
 fn qualified(object: &ObjectRef) -> String {
-    let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
+    let group = if object.group.is_empty() {
+        String::new()
+    } else {
+        format!(".{}", object.group)
+    };
     format!("{}{group}/{}", object.kind.to_lowercase(), object.name)
 }
 

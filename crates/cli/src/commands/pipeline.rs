@@ -61,11 +61,18 @@ fn draw((namespace, name): (&str, &str), status: &PipelineStatus, terminal: Term
     if status.stages.is_empty() {
         return drawn;
     }
-    let columns =
-        vec![Column::fixed("stage"), Column::fixed("revision"), Column::fixed("next"), Column::elastic("state")];
+    let columns = vec![
+        Column::fixed("stage"),
+        Column::fixed("revision"),
+        Column::fixed("next"),
+        Column::elastic("state"),
+    ];
     let mut table = Table::new(columns);
     for stage in &status.stages {
-        let next = stage.candidate.as_ref().map_or("-".to_owned(), |next| text::short_revision(&next.revision));
+        let next = stage
+            .candidate
+            .as_ref()
+            .map_or("-".to_owned(), |next| text::short_revision(&next.revision));
         let revision = stage.revision.as_deref().map_or("-".to_owned(), text::short_revision);
         let state = describe(stage).into_iter().next().unwrap_or_default();
         table.push([stage.name.clone(), revision, next, state]);
@@ -87,9 +94,15 @@ fn describe(stage: &StageStatus) -> Vec<String> {
     }];
     lines.extend(texts(&stage.configuration).map(|texts| format!("with {texts}")));
 
-    let refused = stage.refused.as_deref().map(|refused| text::short_commits(&text::plain(refused)).into_owned());
+    let refused = stage
+        .refused
+        .as_deref()
+        .map(|refused| text::short_commits(&text::plain(refused)).into_owned());
     lines.extend(refused.map(|refused| format!("went back from {refused}")));
-    let coming = stage.candidate.as_ref().and_then(|candidate| texts(&candidate.configuration));
+    let coming = stage
+        .candidate
+        .as_ref()
+        .and_then(|candidate| texts(&candidate.configuration));
     lines.extend(coming.map(|texts| format!("next with {texts}")));
 
     for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
@@ -113,7 +126,9 @@ fn describe(stage: &StageStatus) -> Vec<String> {
 
 /// `imageTag=1.2.3`
 fn texts(configuration: &BTreeMap<String, String>) -> Option<String> {
-    let texts = configuration.iter().map(|(name, text)| format!("{}={}", text::plain(name), text::plain(text)));
+    let texts = configuration
+        .iter()
+        .map(|(name, text)| format!("{}={}", text::plain(name), text::plain(text)));
     Some(texts.collect::<Vec<_>>().join(", ")).filter(|texts| !texts.is_empty())
 }
 
@@ -128,7 +143,12 @@ mod tests {
         let revision = |digit: &str, branch: &str| format!("{branch}sha1:{}", digit.repeat(40));
         let held = |gate, (holds, failed), message: &str| {
             let message = message.to_owned();
-            GateStatus { r#type: gate, holds, failed, message }
+            GateStatus {
+                r#type: gate,
+                holds,
+                failed,
+                message,
+            }
         };
         let stages = vec![
             StageStatus {
@@ -144,7 +164,11 @@ mod tests {
                     revision: revision("a", ""),
                     configuration: BTreeMap::from([("imageTag".to_owned(), "1.3.0".to_owned())]),
                     gates: vec![
-                        held(GateType::Soak, (true, false), "the stage before was healthy at it for 1h"),
+                        held(
+                            GateType::Soak,
+                            (true, false),
+                            "the stage before was healthy at it for 1h",
+                        ),
                         held(GateType::Approval, (false, false), "1 of 2 have approved: ada"),
                         held(GateType::Webhook, (false, true), "it says fail: CHG-7 is rejected"),
                     ],
@@ -153,7 +177,10 @@ mod tests {
                 ..StageStatus::default()
             },
         ];
-        let status = PipelineStatus { stages, ..PipelineStatus::default() };
+        let status = PipelineStatus {
+            stages,
+            ..PipelineStatus::default()
+        };
         assert_eq!(
             draw(("team-a", "web"), &status, Terminal::default()),
             "team-a/web: the hub has not looked at it yet\n\

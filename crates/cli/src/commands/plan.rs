@@ -66,8 +66,15 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
 
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let stated: ServiceDeployment = session.get(namespace, name).await?;
-    let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
-    let query = PlanQuery { reference: args.reference.clone(), local };
+    let local = args
+        .local
+        .as_deref()
+        .map(|folder| read_files(folder, &stated.spec.path))
+        .transpose()?;
+    let query = PlanQuery {
+        reference: args.reference.clone(),
+        local,
+    };
     let mut planned = make(session, (namespace, name), &query, args.timeout).await?;
     if query.reference.is_none() && query.local.is_none() {
         // The agent plans the version that the hub assigns, and doesn't know of newer versions that the hub holds back.
@@ -82,7 +89,10 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
             print(&planned.draw((namespace, name)))?;
             if let Some(held) = &planned.plan.held_prune {
                 let program = session.program.name();
-                say(&format!("approve the deletes: {program} approve {name} -n {namespace} --digest {}", held.digest));
+                say(&format!(
+                    "approve the deletes: {program} approve {name} -n {namespace} --digest {}",
+                    held.digest
+                ));
             }
         }
     }
@@ -113,7 +123,12 @@ impl Planned {
 
     pub fn draw(&self, (namespace, name): (&str, &str)) -> String {
         let title = format!("{namespace}/{name} on {}", self.answer.cluster);
-        picture::draw(&self.plan, &title, &text::short_revision(&self.answer.revision), Terminal::detect())
+        picture::draw(
+            &self.plan,
+            &title,
+            &text::short_revision(&self.answer.revision),
+            Terminal::detect(),
+        )
     }
 }
 
@@ -133,7 +148,9 @@ pub async fn make(
                 exit::TIMEOUT,
                 format!("there is no plan of {namespace}/{name} after {} s", timeout.as_secs()),
             );
-            return Err(failure.evidence(last).next(format!("{{program}} get clusters -n {namespace}")));
+            return Err(failure
+                .evidence(last)
+                .next(format!("{{program}} get clusters -n {namespace}")));
         }
     };
     if answer.phase == PlanPhase::Failed {
@@ -148,12 +165,19 @@ pub async fn make(
 fn read_files(folder: &std::path::Path, path: &str) -> Result<LocalFiles> {
     let packed = local::pack(folder, path)?;
     if packed.compressed.len() > MAX_LOCAL_ARCHIVE {
-        return Err(Failure::usage(format!("the files of {} are too many for a plan", folder.display())).evidence(
-            format!("compressed they have {} bytes; at most {MAX_LOCAL_ARCHIVE} are sent", packed.compressed.len()),
-        ));
+        return Err(
+            Failure::usage(format!("the files of {} are too many for a plan", folder.display())).evidence(format!(
+                "compressed they have {} bytes; at most {MAX_LOCAL_ARCHIVE} are sent",
+                packed.compressed.len()
+            )),
+        );
     }
     use base64::{Engine as _, engine::general_purpose::STANDARD};
-    Ok(LocalFiles { digest: packed.digest, path: packed.path, archive: STANDARD.encode(&packed.compressed) })
+    Ok(LocalFiles {
+        digest: packed.digest,
+        path: packed.path,
+        archive: STANDARD.encode(&packed.compressed),
+    })
 }
 
 /// Returns the request's id, and what the request waits for.

@@ -89,8 +89,19 @@ enum Form {
 }
 
 pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
-    let given: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
-    let Stated { mut service, is_stated, files, cluster, answer } = stated::find(&args, connect, program).await?;
+    let given: Map<String, Value> = args
+        .parameters
+        .as_deref()
+        .map(read_yaml)
+        .transpose()?
+        .unwrap_or_default();
+    let Stated {
+        mut service,
+        is_stated,
+        files,
+        cluster,
+        answer,
+    } = stated::find(&args, connect, program).await?;
 
     if let Some(name) = &args.name {
         service.metadata.name = Some(name.clone());
@@ -100,11 +111,18 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
     } else if service.spec.target_namespace.is_empty() {
         "default".clone_into(&mut service.spec.target_namespace);
     }
-    let known = Known { service: &service, is_stated, cluster: cluster.as_ref(), answer: answer.as_ref() };
+    let known = Known {
+        service: &service,
+        is_stated,
+        cluster: cluster.as_ref(),
+        answer: answer.as_ref(),
+    };
     let (parameters, stand_ins) = gather(given, &known);
     if !stand_ins.is_empty() {
         let names = text::plain(&stand_ins.join(", ")).into_owned();
-        say(&format!("stand-ins are shown for {names}; --parameters gives the values"));
+        say(&format!(
+            "stand-ins are shown for {names}; --parameters gives the values"
+        ));
     }
 
     let (name, spec) = (service.name_any(), &service.spec);
@@ -122,7 +140,11 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         path: &files.path,
         renderers: &spec.renderers,
         patches: &spec.patches,
-        release: Release { name: &name, namespace: &spec.target_namespace, is_upgrade: args.is_upgrade },
+        release: Release {
+            name: &name,
+            namespace: &spec.target_namespace,
+            is_upgrade: args.is_upgrade,
+        },
         capabilities: &capabilities,
         parameters: &parameters,
         secret: true,
@@ -155,9 +177,15 @@ fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
         }
         None => Plugins::default(),
     };
-    let command = args.renderer.as_ref().map(|command| command.split_whitespace().map(str::to_owned).collect());
+    let command = args
+        .renderer
+        .as_ref()
+        .map(|command| command.split_whitespace().map(str::to_owned).collect());
     let command: Option<Vec<String>> = command.or_else(|| find(RENDERER).map(|path| vec![path]));
-    let program = |command| Program { work: Some(work.to_owned()), ..Program::new(command) };
+    let program = |command| Program {
+        work: Some(work.to_owned()),
+        ..Program::new(command)
+    };
     Ok(Engine {
         helper: command.map(|command| Helper::new(program(command))),
         plugins,
@@ -171,12 +199,17 @@ fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
 fn find(name: &str) -> Option<String> {
     let own = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = own.and_then(|path| path.parent().map(|folder| folder.join(name)));
-    let found = beside.filter(|path| path.is_file()).or_else(|| which::which(name).ok())?;
+    let found = beside
+        .filter(|path| path.is_file())
+        .or_else(|| which::which(name).ok())?;
     Some(found.to_string_lossy().into_owned())
 }
 
 fn failed(path: &Path, output: &Output) -> Failure {
-    let (last, others) = output.errors.split_last().map_or((None, &[][..]), |(last, others)| (Some(last), others));
+    let (last, others) = output
+        .errors
+        .split_last()
+        .map_or((None, &[][..]), |(last, others)| (Some(last), others));
     for error in others {
         say(&text::plain(&chain(error)));
     }
@@ -192,7 +225,10 @@ fn show(objects: &[Manifest], form: Form) -> Result<String> {
         Form::Yaml => {
             let documents = objects.iter().map(|object| {
                 let yaml = format::yaml(&object.value)?;
-                Ok(format!("---\n# Source: {}\n{yaml}", text::plain(&object.origin.to_string())))
+                Ok(format!(
+                    "---\n# Source: {}\n{yaml}",
+                    text::plain(&object.origin.to_string())
+                ))
             });
             documents.collect::<Result<String>>()
         }
@@ -203,7 +239,11 @@ fn show(objects: &[Manifest], form: Form) -> Result<String> {
         Form::Name => {
             let line = |object: &Manifest| {
                 let stated = &object.object;
-                let group = if stated.group.is_empty() { String::new() } else { format!(".{}", stated.group) };
+                let group = if stated.group.is_empty() {
+                    String::new()
+                } else {
+                    format!(".{}", stated.group)
+                };
                 text::plain(&format!("{}{group}/{}", stated.kind.to_lowercase(), stated.name)).into_owned() + "\n"
             };
             Ok(objects.iter().map(line).collect())

@@ -23,7 +23,11 @@ pub struct ResumeArgs {
 pub async fn run(args: ResumeArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let before: ServiceDeployment = session.get(namespace, name).await?;
-    let told = if before.spec.suspend { "resumed" } else { "unchanged: it is not suspended" };
+    let told = if before.spec.suspend {
+        "resumed"
+    } else {
+        "unchanged: it is not suspended"
+    };
     if before.spec.suspend {
         let spec = json!({"suspend": false, "suspension": null});
         service::change(session, namespace, name, "resume", spec).await?;

@@ -51,7 +51,11 @@ pub async fn run(args: RollbackArgs, session: &Session) -> Result<u8> {
     };
     print(&format!("{} {told}\n", service::qualified(name)))?;
     if args.wait {
-        let wanted = Wanted { namespace: namespace.to_owned(), names: vec![name.to_owned()], newest: false };
+        let wanted = Wanted {
+            namespace: namespace.to_owned(),
+            names: vec![name.to_owned()],
+            newest: false,
+        };
         return wait::until(session, &wanted, Goal::Healthy, args.timeout).await;
     }
     say(&format!("next: {} wait {name} -n {namespace}", session.program.name()));
@@ -85,7 +89,11 @@ fn warn_of_suspension(service: &ServiceDeployment) {
 }
 
 fn refused(namespace: &str, name: &str, refusal: &Refusal) -> Failure {
-    let code = if matches!(refusal, Refusal::Ambiguous { .. }) { exit::USAGE } else { exit::CONFLICT };
+    let code = if matches!(refusal, Refusal::Ambiguous { .. }) {
+        exit::USAGE
+    } else {
+        exit::CONFLICT
+    };
     Failure::new(code, format!("{namespace}/{name} can't be rolled back: {refusal}"))
         .next(format!("{{program}} history {name} -n {namespace}"))
 }

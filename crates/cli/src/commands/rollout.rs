@@ -116,11 +116,37 @@ pub async fn run(args: RolloutArgs, session: &Session) -> Result<u8> {
                 Past::Step => Promote::Step,
                 Past::Halt => Promote::Halt,
             };
-            give(order, RolloutOrder { promote: Some(promote), ..RolloutOrder::default() }, session).await
+            give(
+                order,
+                RolloutOrder {
+                    promote: Some(promote),
+                    ..RolloutOrder::default()
+                },
+                session,
+            )
+            .await
         }
-        What::Abort(order) => give(order, RolloutOrder { abort: true, ..RolloutOrder::default() }, session).await,
+        What::Abort(order) => {
+            give(
+                order,
+                RolloutOrder {
+                    abort: true,
+                    ..RolloutOrder::default()
+                },
+                session,
+            )
+            .await
+        }
         What::Skip(SkipArgs { order, clusters }) => {
-            give(order, RolloutOrder { skip: clusters, ..RolloutOrder::default() }, session).await
+            give(
+                order,
+                RolloutOrder {
+                    skip: clusters,
+                    ..RolloutOrder::default()
+                },
+                session,
+            )
+            .await
         }
     }
 }
@@ -148,7 +174,10 @@ pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Res
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}?{query}");
     let patch = json!({"spec": spec});
     let attempt = format!("change the rollout of {namespace}/{name}");
-    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
+    session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await
+        .map(drop)
 }
 
 /// Pauses the rollouts of a set. `reason`: None resumes them.
@@ -199,8 +228,15 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
     };
 
     change(session, &named, json!({"rollout": {"order": whole(&order)?}})).await?;
-    print(&format!("{}: {what} recorded for rollout {}\n", qualified(&named), rollout.number))?;
-    say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
+    print(&format!(
+        "{}: {what} recorded for rollout {}\n",
+        qualified(&named),
+        rollout.number
+    ))?;
+    say(&format!(
+        "next: {} rollout status {argument} -n {namespace} --watch",
+        session.program.name()
+    ));
     Ok(exit::YES)
 }
 
@@ -212,8 +248,10 @@ fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> O
         _ if rollout.phase == RolloutPhase::OnHold => None,
         Promote::Soak => (!soaks()).then_some("no cluster soaks now"),
         Promote::Halt => {
-            let is_stopped =
-                matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::Aborted | RolloutPhase::RollingBack);
+            let is_stopped = matches!(
+                rollout.phase,
+                RolloutPhase::Halted | RolloutPhase::Aborted | RolloutPhase::RollingBack
+            );
             (!is_stopped && rollout.failed == 0).then_some("nothing has failed")
         }
         Promote::Step => None,
@@ -255,11 +293,21 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
             Answer::Json | Answer::Yaml => {
                 let document = json!({"rollout": rollout, "members": members, "pin": pin, "pinnedBy": pinned_by});
                 let yaml = matches!(args.output, Answer::Yaml);
-                print(&if yaml { format::yaml(&document)? } else { format::json(&document)? })?;
+                print(&if yaml {
+                    format::yaml(&document)?
+                } else {
+                    format::json(&document)?
+                })?;
             }
             Answer::Text => {
                 let pin = pin.as_ref().map(|pin| (pin, pinned_by.as_deref()));
-                let mut drawn = draw((namespace, name), (&policy, pin), &rollout, &members, Terminal::detect());
+                let mut drawn = draw(
+                    (namespace, name),
+                    (&policy, pin),
+                    &rollout,
+                    &members,
+                    Terminal::detect(),
+                );
                 drawn.extend(no_clusters.iter().map(|why| format!("{}\n", crate::text::plain(why))));
                 if drawn != last {
                     print(&drawn)?;
@@ -269,7 +317,11 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
         }
         if !args.watch || stands {
             let is_through = rollout.phase == RolloutPhase::Complete && rollout.number > 0 && no_clusters.is_none();
-            return Ok(if is_through && rollout.updated == rollout.clusters() { exit::YES } else { exit::NO });
+            return Ok(if is_through && rollout.updated == rollout.clusters() {
+                exit::YES
+            } else {
+                exit::NO
+            });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -284,7 +336,9 @@ fn describe_no_clusters(set: &ServiceSet) -> Option<String> {
 /// The versions that a set has rolled out, the newest first.
 pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<SetVersion>> {
     let attempt = format!("read the versions of {namespace}/{name}");
-    let mut answer = session.read(&attempt, &format!("{}/versions", path(namespace, name))).await?;
+    let mut answer = session
+        .read(&attempt, &format!("{}/versions", path(namespace, name)))
+        .await?;
     serde_json::from_value(answer["items"].take())
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
@@ -294,7 +348,9 @@ pub async fn members(session: &Session, (namespace, name): (&str, &str)) -> Resu
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
     loop {
-        let mut page = session.read(&attempt, &format!("{}/members?continue={after}", path(namespace, name))).await?;
+        let mut page = session
+            .read(&attempt, &format!("{}/members?continue={after}", path(namespace, name)))
+            .await?;
         let items: Vec<Member> = serde_json::from_value(page["items"].take())
             .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))?;
         all.extend(items);
@@ -314,13 +370,24 @@ fn draw(
 ) -> String {
     let all = rollout.clusters();
     // Nothing has been rolled out yet.
-    let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
-    let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
+    let phase = if rollout.number == 0 {
+        "Pending".to_owned()
+    } else {
+        rollout.phase.to_string()
+    };
+    let step = if rollout.step.is_empty() {
+        String::new()
+    } else {
+        format!(", step {}", rollout.step)
+    };
     let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
     if let Some((pin, by)) = pin {
         let signed = signed(by, pin.reason.as_deref());
         let signed = crate::text::plain(&signed);
-        text += &format!("pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n", pin.version);
+        text += &format!(
+            "pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n",
+            pin.version
+        );
     }
 
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
@@ -338,19 +405,33 @@ fn draw(
         text += &format!("halted by {by}; continue with a newer version, or with promote --past halt\n");
     }
     if policy.paused {
-        let why =
-            policy.pause_reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
+        let why = policy
+            .pause_reason
+            .as_ref()
+            .map(|reason| format!(": {}", crate::text::plain(reason)))
+            .unwrap_or_default();
         text += &format!("paused{why}; continue with rollout resume\n");
     }
 
-    let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
+    let mut shown: Vec<&Member> = members
+        .iter()
+        .filter(|member| member.progress != Some(Progress::Done))
+        .collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
     let more = shown.len().saturating_sub(SHOWN);
     shown.truncate(SHOWN);
     if !shown.is_empty() {
-        let mut table = Table::new(vec![Column::fixed("cluster"), Column::fixed("step"), Column::elastic("state")]);
+        let mut table = Table::new(vec![
+            Column::fixed("cluster"),
+            Column::fixed("step"),
+            Column::elastic("state"),
+        ]);
         for member in shown {
-            let state = if member.message.is_empty() { member.standing.clone() } else { member.message.clone() };
+            let state = if member.message.is_empty() {
+                member.standing.clone()
+            } else {
+                member.message.clone()
+            };
             table.push([member.cluster.clone(), member.step.clone(), state]);
         }
         text += &table.render(terminal);
@@ -364,7 +445,11 @@ fn draw(
 /// A progress bar of 20 characters.
 fn bar(done: i64, all: i64) -> String {
     const PLACES: i64 = 20;
-    let full = if all > 0 { (done * PLACES / all).clamp(0, PLACES) } else { 0 };
+    let full = if all > 0 {
+        (done * PLACES / all).clamp(0, PLACES)
+    } else {
+        0
+    };
     let places = |count: i64, sign: &str| sign.repeat(usize::try_from(count).unwrap_or_default());
     format!("[{}{}]", places(full, "#"), places(PLACES - full, "."))
 }
@@ -375,23 +460,46 @@ mod tests {
 
     #[test]
     fn an_order_takes_the_place_of_all_that_an_earlier_one_said() {
-        let order = RolloutOrder { number: 9, skip: vec!["fleet/a".to_owned()], ..RolloutOrder::default() };
+        let order = RolloutOrder {
+            number: 9,
+            skip: vec!["fleet/a".to_owned()],
+            ..RolloutOrder::default()
+        };
         let sent = whole(&order).unwrap();
-        assert_eq!(sent, json!({"number": 9, "promote": null, "abort": null, "skip": ["fleet/a"], "reason": null}));
+        assert_eq!(
+            sent,
+            json!({"number": 9, "promote": null, "abort": null, "skip": ["fleet/a"], "reason": null})
+        );
     }
 
     #[test]
     fn a_promotion_that_would_change_nothing_is_refused() {
         let check = |promote, phase, progress, expected| {
-            let rollout = RolloutStatus { phase, ..RolloutStatus::default() };
-            let member = Member { progress: Some(progress), ..Member::default() };
+            let rollout = RolloutStatus {
+                phase,
+                ..RolloutStatus::default()
+            };
+            let member = Member {
+                progress: Some(progress),
+                ..Member::default()
+            };
             assert_eq!(too_early(promote, &rollout, &[member]), expected);
         };
         let (progressing, soaking) = (Progress::Progressing, Progress::Soaking);
-        check(Promote::Soak, RolloutPhase::Progressing, progressing, Some("no cluster soaks now"));
+        check(
+            Promote::Soak,
+            RolloutPhase::Progressing,
+            progressing,
+            Some("no cluster soaks now"),
+        );
         check(Promote::Soak, RolloutPhase::Progressing, soaking, None);
         check(Promote::Soak, RolloutPhase::OnHold, Progress::Waiting, None);
-        check(Promote::Halt, RolloutPhase::Progressing, progressing, Some("nothing has failed"));
+        check(
+            Promote::Halt,
+            RolloutPhase::Progressing,
+            progressing,
+            Some("nothing has failed"),
+        );
         check(Promote::Halt, RolloutPhase::Halted, Progress::Failed, None);
         check(Promote::Step, RolloutPhase::Progressing, progressing, None);
     }
@@ -420,7 +528,10 @@ mod tests {
             member("farwater-admin/a", "canary", Progress::Failed, "failed: crashes"),
             member("farwater-admin/c", "rest", Progress::Done, "is done"),
         ];
-        let pin = SetPin { version: 3, reason: Some("4 is slow".to_owned()) };
+        let pin = SetPin {
+            version: 3,
+            reason: Some("4 is slow".to_owned()),
+        };
         let policy = (&RolloutPolicy::default(), Some((&pin, Some("ada"))));
         let drawn = draw(("team-a", "web"), policy, &rollout, &members, Terminal::default());
         assert_eq!(
@@ -433,6 +544,9 @@ mod tests {
              farwater-admin/a   canary   failed: crashes\n\
              farwater-admin/b   rest     waits for step canary\n"
         );
-        assert_eq!((bar(0, 0), bar(3, 3)), ("[....................]".to_owned(), "[####################]".to_owned()));
+        assert_eq!(
+            (bar(0, 0), bar(3, 3)),
+            ("[....................]".to_owned(), "[####################]".to_owned())
+        );
     }
 }

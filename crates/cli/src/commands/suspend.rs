@@ -43,6 +43,9 @@ pub async fn run(args: SuspendArgs, session: &Session) -> Result<u8> {
     service::change(session, namespace, name, "suspend", spec).await?;
     let told = until.map(|until| format!(" until {until}")).unwrap_or_default();
     print(&format!("{} suspended{told}\n", service::qualified(name)))?;
-    say(&format!("next: {} resume {name} -n {namespace}", session.program.name()));
+    say(&format!(
+        "next: {} resume {name} -n {namespace}",
+        session.program.name()
+    ));
     Ok(exit::YES)
 }

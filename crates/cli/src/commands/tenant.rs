@@ -75,7 +75,10 @@ pub async fn run(args: TenantArgs, connect: &ConnectArgs, program: Program) -> R
     let Action::Prepare(args) = args.action;
     check(&args, connect)?;
     // Here `--context` names the cluster. The hub is the current context of its own kubeconfig.
-    let hub = ConnectArgs { context: None, ..connect.clone() };
+    let hub = ConnectArgs {
+        context: None,
+        ..connect.clone()
+    };
     let session = Session::open(&hub, program).await?;
     let target = match args.apply {
         true => Some(Target::open(args.cluster_kubeconfig.as_deref(), connect.context.as_deref()).await?),
@@ -86,7 +89,12 @@ pub async fn run(args: TenantArgs, connect: &ConnectArgs, program: Program) -> R
     let clusters = find_clusters(&args, &session, target.as_ref()).await?;
     let (preparation, names) = prepare(&args, &clusters, &grants)?;
     let rights = &preparation.rights;
-    let objects = Tenant { name: &args.tenant, cluster_role: &args.cluster_role, rights }.objects();
+    let objects = Tenant {
+        name: &args.tenant,
+        cluster_role: &args.cluster_role,
+        rights,
+    }
+    .objects();
 
     match target {
         None => {
@@ -95,7 +103,10 @@ pub async fn run(args: TenantArgs, connect: &ConnectArgs, program: Program) -> R
                 Documents::Json => format::json(&json!({"apiVersion": "v1", "kind": "List", "items": objects}))?,
             };
             print(&text)?;
-            say(&format!("these objects must exist in {}", text::plain(&names.join(", "))));
+            say(&format!(
+                "these objects must exist in {}",
+                text::plain(&names.join(", "))
+            ));
         }
         Some(target) => apply(&args, &target, &objects).await?,
     }
@@ -117,7 +128,9 @@ fn check(args: &PrepareArgs, connect: &ConnectArgs) -> Result<()> {
         );
     }
     if !args.apply && connect.context.is_some() {
-        return Err(Failure::usage("--context names the cluster that --apply changes: give both or neither"));
+        return Err(Failure::usage(
+            "--context names the cluster that --apply changes: give both or neither",
+        ));
     }
     if args.tenant == ADMIN_NAMESPACE {
         return Err(Failure::usage(format!(
@@ -132,8 +145,13 @@ fn check(args: &PrepareArgs, connect: &ConnectArgs) -> Result<()> {
 }
 
 async fn list_grants(session: &Session) -> Result<Vec<NamedGrant>> {
-    let grants = session.list_in(&Api::<ClusterGrant>::all(session.client.clone())).await?;
-    Ok(grants.into_iter().map(|grant| (grant.metadata.name.unwrap_or_default(), grant.spec)).collect())
+    let grants = session
+        .list_in(&Api::<ClusterGrant>::all(session.client.clone()))
+        .await?;
+    Ok(grants
+        .into_iter()
+        .map(|grant| (grant.metadata.name.unwrap_or_default(), grant.spec))
+        .collect())
 }
 
 /// The named cluster, or all clusters of the hub.
@@ -155,32 +173,55 @@ async fn find_clusters(args: &PrepareArgs, session: &Session, target: Option<&Ta
         found => found?,
     };
     let Some(keeper) = keeper else {
-        return Err(Failure::new(exit::CONFLICT, format!("{} has no agent; nothing was changed", target.context))
-            .next("{program} cluster join NAME"));
+        return Err(Failure::new(
+            exit::CONFLICT,
+            format!("{} has no agent; nothing was changed", target.context),
+        )
+        .next("{program} cluster join NAME"));
     };
-    let found = clusters.into_iter().find(|cluster| cluster.metadata.uid.as_ref() == Some(&keeper.cluster.uid));
+    let found = clusters
+        .into_iter()
+        .find(|cluster| cluster.metadata.uid.as_ref() == Some(&keeper.cluster.uid));
     let found = found.ok_or_else(|| {
-        let meant =
-            args.cluster.as_ref().map_or_else(|| "a cluster of this hub".to_owned(), |name| format!("cluster {name}"));
+        let meant = args
+            .cluster
+            .as_ref()
+            .map_or_else(|| "a cluster of this hub".to_owned(), |name| format!("cluster {name}"));
         let (cluster, hub) = (&keeper.cluster, &keeper.hub);
-        Failure::new(exit::CONFLICT, format!("{} is not {meant}; nothing was changed", target.context))
-            .evidence(format!("its agent has joined as {}/{} of {hub}", cluster.namespace, cluster.name))
+        Failure::new(
+            exit::CONFLICT,
+            format!("{} is not {meant}; nothing was changed", target.context),
+        )
+        .evidence(format!(
+            "its agent has joined as {}/{} of {hub}",
+            cluster.namespace, cluster.name
+        ))
     })?;
     Ok(vec![found])
 }
 
 fn find_named(named: &str, tenant: &str, clusters: Vec<Cluster>) -> Result<Cluster> {
-    let (namespace, name) = named.split_once('/').map_or((None, named), |(namespace, name)| (Some(namespace), name));
+    let (namespace, name) = named
+        .split_once('/')
+        .map_or((None, named), |(namespace, name)| (Some(namespace), name));
     if !is_name(name) || namespace.is_some_and(|namespace| !is_label(namespace)) {
         return Err(Failure::usage(format!("{named:?} names no cluster")).evidence("expected NAME or NAMESPACE/NAME"));
     }
-    let reference = ClusterReference { name: name.to_owned(), namespace: namespace.map(str::to_owned) };
+    let reference = ClusterReference {
+        name: name.to_owned(),
+        namespace: namespace.map(str::to_owned),
+    };
     let candidates = cluster_candidates(&reference, tenant);
     let is_at = |cluster: &Cluster, (namespace, name): (&str, &str)| {
         cluster.metadata.namespace.as_deref() == Some(namespace) && cluster.metadata.name.as_deref() == Some(name)
     };
-    let place = candidates.iter().find_map(|&candidate| clusters.iter().position(|cluster| is_at(cluster, candidate)));
-    let known: Vec<&str> = clusters.iter().filter_map(|cluster| cluster.metadata.name.as_deref()).collect();
+    let place = candidates
+        .iter()
+        .find_map(|&candidate| clusters.iter().position(|cluster| is_at(cluster, candidate)));
+    let known: Vec<&str> = clusters
+        .iter()
+        .filter_map(|cluster| cluster.metadata.name.as_deref())
+        .collect();
     let absent = missing("Cluster", "clusters", namespace.unwrap_or_default(), name, &known);
     let found = place.and_then(|place| clusters.into_iter().nth(place));
     found.ok_or(absent)
@@ -199,7 +240,11 @@ fn prepare(args: &PrepareArgs, clusters: &[Cluster], grants: &[NamedGrant]) -> R
             continue;
         }
         let name = metadata.name.as_deref().unwrap_or_default();
-        let place = Place { tenant, cluster: name, cluster_labels: labels };
+        let place = Place {
+            tenant,
+            cluster: name,
+            cluster_labels: labels,
+        };
         let needed = preparation::prepare(place, &args.target_namespace, grants).map_err(|denied| {
             Failure::new(exit::CONFLICT, denied.to_string()).next("{program} get clustergrants -o yaml")
         })?;
@@ -221,7 +266,11 @@ fn prepare(args: &PrepareArgs, clusters: &[Cluster], grants: &[NamedGrant]) -> R
             exit::CONFLICT,
             format!("no ClusterGrant lets namespace {tenant} deploy to a cluster"),
         )
-        .evidence(format!("the hub has {} clusters and {} ClusterGrants", clusters.len(), grants.len()))
+        .evidence(format!(
+            "the hub has {} clusters and {} ClusterGrants",
+            clusters.len(),
+            grants.len()
+        ))
         .next("{program} get clustergrants,clusters -A --show-labels"));
     };
     if needed.rights.is_empty() {
@@ -241,7 +290,10 @@ async fn apply(args: &PrepareArgs, target: &Target, objects: &[Value]) -> Result
     }
     for object in objects {
         if object["kind"] == "ServiceAccount" && is_of_others(target, object).await? {
-            print(&format!("kept {}, which exists and is not of Farwater\n", describe(object)))?;
+            print(&format!(
+                "kept {}, which exists and is not of Farwater\n",
+                describe(object)
+            ))?;
             continue;
         }
         let done = match (target.apply_one(object, args.dry_run).await?, args.dry_run) {
@@ -258,12 +310,17 @@ async fn apply(args: &PrepareArgs, target: &Target, objects: &[Value]) -> Result
 
 /// Whether an account exists that others made. Pods may use it, so its fields stay as they are.
 async fn is_of_others(target: &Target, account: &Value) -> Result<bool> {
-    Ok(target.find(account).await?.is_some_and(|found| !is_ours(&found.metadata)))
+    Ok(target
+        .find(account)
+        .await?
+        .is_some_and(|found| !is_ours(&found.metadata)))
 }
 
 /// Refuses a binding to another role, because Kubernetes does not let that be changed.
 async fn check_binding(target: &Target, binding: &Value) -> Result<()> {
-    let Some(found) = target.find(binding).await? else { return Ok(()) };
+    let Some(found) = target.find(binding).await? else {
+        return Ok(());
+    };
     let name = describe(binding);
     if !is_ours(&found.metadata) {
         return Err(not_ours(&name));
@@ -277,7 +334,11 @@ async fn check_binding(target: &Target, binding: &Value) -> Result<()> {
     let place = |field: &str| metadata[field].as_str().unwrap_or_default();
     Err(Failure::new(
         exit::CONFLICT,
-        format!("{name} gives ClusterRole {}, not {}; nothing was changed", of(role), of(wanted)),
+        format!(
+            "{name} gives ClusterRole {}, not {}; nothing was changed",
+            of(role),
+            of(wanted)
+        ),
     )
     .evidence("Kubernetes does not let the role of a binding be changed")
     .next(format!(

@@ -86,7 +86,12 @@ pub struct Fleet {
 pub async fn run(args: TreeArgs, session: &Session) -> Result<u8> {
     let target = parse(&args, session)?;
     let terminal = Terminal::detect();
-    let mut loader = Loader { session, target, always_objects: args.objects, reports: HashMap::new() };
+    let mut loader = Loader {
+        session,
+        target,
+        always_objects: args.objects,
+        reports: HashMap::new(),
+    };
     let fleet = loader.load().await?;
     if !args.watch {
         print(&forest::render(&fleet, terminal, jiff::Timestamp::now()))?;
@@ -109,7 +114,9 @@ fn parse(args: &TreeArgs, session: &Session) -> Result<Target> {
         return Err(Failure::usage(format!("{default:?} can't be a namespace")));
     }
     let Some(target) = args.target.as_deref() else {
-        return Ok(Target::All { namespace: args.scope.namespace(session).map(str::to_owned) });
+        return Ok(Target::All {
+            namespace: args.scope.namespace(session).map(str::to_owned),
+        });
     };
     let NamedObject { kind, namespace, name } = object_name(target, &default)?;
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
@@ -117,9 +124,15 @@ fn parse(args: &TreeArgs, session: &Session) -> Result<Target> {
         "servicedeployments" => Target::Service { namespace, name },
         "clusters" => Target::Cluster { namespace, name },
         "servicesets" => Target::Set { namespace, name },
-        "managednamespaces" => Target::Set { namespace, name: managed_namespace::set_name(&name) },
+        "managednamespaces" => Target::Set {
+            namespace,
+            name: managed_namespace::set_name(&name),
+        },
         plural => match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
-            Some(kind) => Target::Source { namespace, reference: SourceReference { kind, name } },
+            Some(kind) => Target::Source {
+                namespace,
+                reference: SourceReference { kind, name },
+            },
             None => {
                 return Err(Failure::usage(format!("a {} has no services to show", kind.kind))
                     .evidence("expected a service, or cluster/NAME, serviceset/NAME or a source"));
@@ -162,7 +175,9 @@ impl Loader<'_> {
                 self.session.get::<ServiceSet>(namespace, name).await?;
                 let is_of_set = |owner: &OwnerReference| owner.kind == "ServiceSet" && owner.name == *name;
                 fleet.services = self.session.list::<ServiceDeployment>(Some(namespace)).await?;
-                fleet.services.retain(|service| service.owner_references().iter().any(is_of_set));
+                fleet
+                    .services
+                    .retain(|service| service.owner_references().iter().any(is_of_set));
             }
             Target::Source { namespace, reference } => {
                 why::find_source(self.session, namespace, reference).await?;
@@ -208,7 +223,9 @@ impl Loader<'_> {
             asked.push(key);
             match why::find_cluster(self.session, service).await {
                 Ok(cluster) => {
-                    fleet.clusters.insert((cluster.namespace().unwrap_or_default(), cluster.name_any()), cluster);
+                    fleet
+                        .clusters
+                        .insert((cluster.namespace().unwrap_or_default(), cluster.name_any()), cluster);
                 }
                 Err(failure) if failure.is_missing() || failure.is_denied() => {}
                 Err(failure) => return Err(failure),
@@ -227,7 +244,9 @@ impl Loader<'_> {
         let known = &self.reports;
         let stale = fleet.services.iter().filter(|service| {
             let version = service.resource_version().unwrap_or_default();
-            known.get(&service.uid().unwrap_or_default()).is_none_or(|(read_at, _)| *read_at != version)
+            known
+                .get(&service.uid().unwrap_or_default())
+                .is_none_or(|(read_at, _)| *read_at != version)
         });
         let requests = stale.map(|service| async move {
             let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
@@ -241,7 +260,8 @@ impl Loader<'_> {
                 Err(failure) => return Err(failure),
             };
             let version = service.resource_version().unwrap_or_default();
-            self.reports.insert(service.uid().unwrap_or_default(), (version, report));
+            self.reports
+                .insert(service.uid().unwrap_or_default(), (version, report));
         }
 
         fleet.objects = fleet

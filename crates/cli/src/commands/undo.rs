@@ -45,7 +45,10 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
         return Ok(exit::NO);
     };
     if let Some(undone) = deletion.undone.as_ref().filter(|undone| undone.failed == 0) {
-        print(&format!("{namespace}/{name} {} restored already\n", counted(undone.restored, "object")))?;
+        print(&format!(
+            "{namespace}/{name} {} restored already\n",
+            counted(undone.restored, "object")
+        ))?;
         return Ok(exit::YES);
     }
     if service.spec.suspend {
@@ -61,7 +64,9 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     let request = undo_request(&deletion.digest, &jiff::Timestamp::now().to_string());
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {UNDO: request}}}));
-    session.bounded("ask for it", api.patch(name, &PatchParams::default(), &patch)).await?;
+    session
+        .bounded("ask for it", api.patch(name, &PatchParams::default(), &patch))
+        .await?;
     say(&format!(
         "asked the agent of cluster {} for {}",
         service.spec.cluster_ref.name,
@@ -113,7 +118,11 @@ fn tell(service: &str, undone: &Undone) -> Result<u8> {
     }
     say(&format!("{} could not be restored:", counted(undone.failed, "object")));
     for one in &undone.failures {
-        say(&format!("  {}: {}", text::plain(&one.object.to_string()), text::plain(&one.message)));
+        say(&format!(
+            "  {}: {}",
+            text::plain(&one.object.to_string()),
+            text::plain(&one.message)
+        ));
     }
     Ok(exit::NO)
 }

@@ -72,6 +72,11 @@ async fn ask(connect: &ConnectArgs, program: Program) -> Result<serde_json::Valu
 pub async fn who_am_i(session: &Session) -> Result<String> {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let answer = session.ask("ask who you are", Method::POST, path, "application/json", Some(&review)).await?;
-    Ok(answer["status"]["userInfo"]["username"].as_str().unwrap_or_default().to_owned())
+    let answer = session
+        .ask("ask who you are", Method::POST, path, "application/json", Some(&review))
+        .await?;
+    Ok(answer["status"]["userInfo"]["username"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned())
 }

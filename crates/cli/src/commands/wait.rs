@@ -95,13 +95,21 @@ enum Progress {
 /// Judges a service by its status. A status of an older generation doesn't count. `newest`: waits for the newest
 /// revision of the source, and not only for the assigned one.
 fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
-    let Some(status) = &service.status else { return Progress::NotYet("the hub has not processed it yet".to_owned()) };
+    let Some(status) = &service.status else {
+        return Progress::NotYet("the hub has not processed it yet".to_owned());
+    };
     let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
     if !seen {
         return Progress::NotYet("the hub has not processed the new spec yet".to_owned());
     }
     let condition = |kind: &str| find(&status.conditions, kind);
-    let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
+    let text = |c: &farwater_api::Condition| {
+        if c.message.is_empty() {
+            c.reason.clone()
+        } else {
+            c.message.clone()
+        }
+    };
     // A fetch that began before the push doesn't include it.
     if service.open_request().is_some() {
         return Progress::NotYet("its source is being asked".to_owned());
@@ -110,7 +118,11 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
         return Progress::Refused(text(stalled));
     }
     if let Some(HeldBack { sentence, by_people }) = held_back(service).filter(|_| newest) {
-        return if by_people { Progress::Refused(sentence) } else { Progress::NotYet(sentence) };
+        return if by_people {
+            Progress::Refused(sentence)
+        } else {
+            Progress::NotYet(sentence)
+        };
     }
     if service.metadata.deletion_timestamp.is_some() {
         return Progress::Refused("it is being deleted".to_owned());
@@ -125,7 +137,11 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
         Goal::Applied => applied,
         Goal::Healthy => applied && ready.is_some_and(|c| c.status == "True"),
     };
-    if reached { Progress::Reached } else { Progress::NotYet(ready.map_or_else(|| "no status yet".to_owned(), text)) }
+    if reached {
+        Progress::Reached
+    } else {
+        Progress::NotYet(ready.map_or_else(|| "no status yet".to_owned(), text))
+    }
 }
 
 /// Parses `90s`, `5m`, `1h30m`, or a number of seconds without a unit.
@@ -149,21 +165,33 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
         let named = object_name(argument, default)?;
         match named.kind.plural.as_str() {
             "servicedeployments" => {
-                by_namespace.entry(named.namespace.to_owned()).or_default().push(named.name.to_owned());
+                by_namespace
+                    .entry(named.namespace.to_owned())
+                    .or_default()
+                    .push(named.name.to_owned());
             }
             _ => others.push(others::Awaited::new(named, args.fetch)?),
         }
     }
     let waits = by_namespace.into_iter().map(|(namespace, names)| async move {
-        let wanted = Wanted { namespace, names, newest: args.fetch };
+        let wanted = Wanted {
+            namespace,
+            names,
+            newest: args.fetch,
+        };
         match args.fetch {
             true => until_fetched(session, &wanted, args.goal, args.timeout).await,
             false => until(session, &wanted, args.goal, args.timeout).await,
         }
     });
-    let others = others.iter().map(|awaited| others::until(session, awaited, args.goal, args.timeout));
-    let (codes, more): (Vec<u8>, Vec<u8>) =
-        futures::future::try_join(futures::future::try_join_all(waits), futures::future::try_join_all(others)).await?;
+    let others = others
+        .iter()
+        .map(|awaited| others::until(session, awaited, args.goal, args.timeout));
+    let (codes, more): (Vec<u8>, Vec<u8>) = futures::future::try_join(
+        futures::future::try_join_all(waits),
+        futures::future::try_join_all(others),
+    )
+    .await?;
     Ok(codes.into_iter().chain(more).max().unwrap_or(exit::YES))
 }
 
@@ -182,7 +210,9 @@ async fn ask(session: &Session, wanted: &Wanted) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: now}}}));
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), &wanted.namespace);
     for name in waited_for(session, wanted).await?.keys() {
-        session.bounded("ask for it", api.patch(name, &PatchParams::default(), &patch)).await?;
+        session
+            .bounded("ask for it", api.patch(name, &PatchParams::default(), &patch))
+            .await?;
     }
     Ok(())
 }
@@ -193,7 +223,10 @@ async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
     for name in waited_for(session, wanted).await?.keys() {
         let finding = why::explain(session, &wanted.namespace, name).await?;
         if finding.link == Some(Link::Source) && finding.standing == Standing::Broken {
-            say(&format!("{name} may not have the pushed revision: {}", text::plain(&finding.sentence)));
+            say(&format!(
+                "{name} may not have the pushed revision: {}",
+                text::plain(&finding.sentence)
+            ));
             code = exit::NO;
         }
     }
@@ -204,16 +237,28 @@ async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
 pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Duration) -> Result<u8> {
     let mut missing = waited_for(session, wanted).await?;
     if missing.is_empty() {
-        return Err(Failure::new(exit::MISSING, format!("there is no service in namespace {}", wanted.namespace))
-            .next("{program} deploy GIT-URL --path FOLDER --cluster NAME"));
+        return Err(Failure::new(
+            exit::MISSING,
+            format!("there is no service in namespace {}", wanted.namespace),
+        )
+        .next("{program} deploy GIT-URL --path FOLDER --cluster NAME"));
     }
     let watched = watch(session, wanted, goal, &mut missing);
     let outcome = tokio::time::timeout(timeout, watched).await;
     match outcome {
         Ok(result) => result,
         Err(_) => {
-            let noun = if missing.len() == 1 { "service is" } else { "services are" };
-            say(&format!("timed out after {}s; {} {noun} not {}:", timeout.as_secs(), missing.len(), goal.word()));
+            let noun = if missing.len() == 1 {
+                "service is"
+            } else {
+                "services are"
+            };
+            say(&format!(
+                "timed out after {}s; {} {noun} not {}:",
+                timeout.as_secs(),
+                missing.len(),
+                goal.word()
+            ));
             for name in missing.keys() {
                 match why::explain(session, &wanted.namespace, name).await {
                     Ok(finding) => tell(session, name, &finding),
@@ -242,7 +287,11 @@ pub struct Looks {
 
 impl Looks {
     pub fn until(deadline: Instant) -> Self {
-        Self { deadline, said: String::new(), stuck: None }
+        Self {
+            deadline,
+            said: String::new(),
+            stuck: None,
+        }
     }
 
     /// Prints a state that differs from the last one. None: wait with [`Self::pause`] and read the object again.
@@ -279,8 +328,10 @@ fn tell(session: &Session, name: &str, finding: &Finding) {
     if let Some(first) = &finding.first {
         say(&format!("  first: {}", text::plain(&why::command(first, session))));
     }
-    let next =
-        finding.next.as_ref().filter(|next| !matches!(next, NextStep::Farwater(next) if next.starts_with("wait ")));
+    let next = finding
+        .next
+        .as_ref()
+        .filter(|next| !matches!(next, NextStep::Farwater(next) if next.starts_with("wait ")));
     if let Some(next) = next {
         say(&format!("  next: {}", text::plain(&why::command(next, session))));
     }
@@ -300,12 +351,19 @@ struct Said {
 async fn waited_for(session: &Session, wanted: &Wanted) -> Result<BTreeMap<String, Said>> {
     if wanted.names.is_empty() {
         let services = session.list::<ServiceDeployment>(Some(&wanted.namespace)).await?;
-        return Ok(services.into_iter().map(|service| (service.name_any(), Said::default())).collect());
+        return Ok(services
+            .into_iter()
+            .map(|service| (service.name_any(), Said::default()))
+            .collect());
     }
     for name in &wanted.names {
         session.get::<ServiceDeployment>(&wanted.namespace, name).await?;
     }
-    Ok(wanted.names.iter().map(|name| (name.clone(), Said::default())).collect())
+    Ok(wanted
+        .names
+        .iter()
+        .map(|name| (name.clone(), Said::default()))
+        .collect())
 }
 
 async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTreeMap<String, Said>) -> Result<u8> {
@@ -342,15 +400,21 @@ async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTr
             Ok(None) => break,
             Err(error) => {
                 if !std::mem::replace(&mut complained, true) {
-                    say(&format!("connection trouble, trying again: {}", text::plain(&error.to_string())));
+                    say(&format!(
+                        "connection trouble, trying again: {}",
+                        text::plain(&error.to_string())
+                    ));
                 }
                 continue;
             }
         };
         let name = service.name_any();
         let Some(said) = missing.get_mut(&name) else { continue };
-        let progress =
-            if deleted { Progress::Refused("it was deleted".to_owned()) } else { judge(&service, goal, newest) };
+        let progress = if deleted {
+            Progress::Refused("it was deleted".to_owned())
+        } else {
+            judge(&service, goal, newest)
+        };
         let (state, stuck) = match progress {
             Progress::Reached => {
                 print(&format!("{namespace}/{name} {}\n", goal.word()))?;
@@ -380,7 +444,10 @@ async fn refuse_at_sources(session: &Session, wanted: &Wanted, missing: &mut BTr
         }
         said.looked = Some(Instant::now());
         // If the sources can't be read, they are read again after the next grace period.
-        let refused = why::refused_by_source(session, &wanted.namespace, name, wanted.newest).await.ok().flatten();
+        let refused = why::refused_by_source(session, &wanted.namespace, name, wanted.newest)
+            .await
+            .ok()
+            .flatten();
         said.refused = refused;
     }
 }
@@ -391,8 +458,10 @@ fn give_up(missing: &mut BTreeMap<String, Said>) -> Vec<(String, String)> {
         let stuck = said.stuck.as_ref().filter(|(since, _)| since.elapsed() > GRACE);
         stuck.map(|(_, reason)| reason.clone()).or_else(|| said.refused.clone())
     };
-    let over: Vec<(String, String)> =
-        missing.iter().filter_map(|(name, said)| Some((name.clone(), reason(said)?))).collect();
+    let over: Vec<(String, String)> = missing
+        .iter()
+        .filter_map(|(name, said)| Some((name.clone(), reason(said)?)))
+        .collect();
     for (name, _) in &over {
         missing.remove(name);
     }
@@ -429,10 +498,16 @@ mod tests {
         assert_eq!(judge(&service(now), Goal::Healthy, false), Progress::Reached);
         let old_spec =
             json!({"observedGeneration": 1, "assignedRevision": "b", "appliedRevision": "b", "conditions": ready});
-        assert!(matches!(judge(&service(old_spec), Goal::Healthy, false), Progress::NotYet(_)));
+        assert!(matches!(
+            judge(&service(old_spec), Goal::Healthy, false),
+            Progress::NotYet(_)
+        ));
         let old_news =
             json!({"observedGeneration": 2, "assignedRevision": "c", "appliedRevision": "b", "conditions": ready});
-        assert!(matches!(judge(&service(old_news), Goal::Healthy, false), Progress::NotYet(_)));
+        assert!(matches!(
+            judge(&service(old_news), Goal::Healthy, false),
+            Progress::NotYet(_)
+        ));
     }
 
     #[test]
@@ -459,7 +534,10 @@ mod tests {
         };
         let ready = condition("Ready", "True");
         assert_eq!(check(json!([ready]), false), Progress::Reached);
-        assert_eq!(check(json!([ready]), true), Progress::NotYet("c is not assigned yet: m".to_owned()));
+        assert_eq!(
+            check(json!([ready]), true),
+            Progress::NotYet("c is not assigned yet: m".to_owned())
+        );
         let frozen = json!([ready, condition("Frozen", "True")]);
         assert_eq!(check(frozen, true), Progress::Refused("c is held back: m".to_owned()));
     }
@@ -469,7 +547,10 @@ mod tests {
         let status = json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
                             "conditions": [condition("Ready", "False")]});
         assert_eq!(judge(&service(status.clone()), Goal::Applied, false), Progress::Reached);
-        assert_eq!(judge(&service(status), Goal::Healthy, false), Progress::NotYet("m".to_owned()));
+        assert_eq!(
+            judge(&service(status), Goal::Healthy, false),
+            Progress::NotYet("m".to_owned())
+        );
     }
 
     /// terraform-provider-argocd#110, ksail#5578.
@@ -481,16 +562,25 @@ mod tests {
                    "conditions": [condition("Ready", "Unknown")]})
         };
         assert_eq!(judge(&service(status("old")), Goal::Applied, false), Progress::Reached);
-        assert_eq!(judge(&service(status("new")), Goal::Applied, false), Progress::NotYet("m".to_owned()));
+        assert_eq!(
+            judge(&service(status("new")), Goal::Applied, false),
+            Progress::NotYet("m".to_owned())
+        );
         let mut leaving = service(status("old"));
         leaving.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(judge(&leaving, Goal::Applied, false), Progress::Refused("it is being deleted".to_owned()));
+        assert_eq!(
+            judge(&leaving, Goal::Applied, false),
+            Progress::Refused("it is being deleted".to_owned())
+        );
     }
 
     #[test]
     fn a_stalled_service_is_an_honest_no() {
         let status = json!({"observedGeneration": 2, "conditions": [condition("Stalled", "True")]});
-        assert_eq!(judge(&service(status), Goal::Applied, false), Progress::Refused("m".to_owned()));
+        assert_eq!(
+            judge(&service(status), Goal::Applied, false),
+            Progress::Refused("m".to_owned())
+        );
     }
 
     #[test]

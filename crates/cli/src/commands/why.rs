@@ -47,7 +47,11 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
         Answer::Yaml => print(&format::yaml(&finding)?)?,
         Answer::Text => print(&render(&finding, session, Terminal::detect()))?,
     }
-    Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
+    Ok(if finding.standing == Standing::Healthy {
+        exit::YES
+    } else {
+        exit::NO
+    })
 }
 
 /// Explains an object from evidence that was read before, as of a moment.
@@ -78,10 +82,15 @@ pub async fn look(session: &Session, kind: &Kind, namespace: &str, name: &str) -
                     .evidence("expected a service, or serviceset/NAME, cluster/NAME or a source")
                     .next(format!("{{program}} get {plural} {name} -n {namespace} -o yaml")));
             };
-            let reference = SourceReference { kind, name: name.to_owned() };
+            let reference = SourceReference {
+                kind,
+                name: name.to_owned(),
+            };
             let source = find_source(session, namespace, &reference).await?;
             let namespace = namespace.to_owned();
-            Ok(Box::new(move |now| why::explain_source(&source, &reference, &namespace, now)))
+            Ok(Box::new(move |now| {
+                why::explain_source(&source, &reference, &namespace, now)
+            }))
         }
     }
 }
@@ -89,7 +98,13 @@ pub async fn look(session: &Session, kind: &Kind, namespace: &str, name: &str) -
 async fn look_at_set(session: &Session, namespace: &str, name: &str) -> Result<Judge> {
     let set: ServiceSet = session.get(namespace, name).await?;
     let members = rollout::members(session, (namespace, name)).await?;
-    Ok(Box::new(move |now| why::explain_set(&SetEvidence { set: &set, members: &members, now })))
+    Ok(Box::new(move |now| {
+        why::explain_set(&SetEvidence {
+            set: &set,
+            members: &members,
+            now,
+        })
+    }))
 }
 
 /// Why the sources of a service have no version for it until a person changes something. None: they work, they fail
@@ -97,7 +112,10 @@ async fn look_at_set(session: &Session, namespace: &str, name: &str) -> Result<J
 /// assigned version.
 pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, newest: bool) -> Result<Option<String>> {
     let service: ServiceDeployment = session.get(namespace, name).await?;
-    let has_some = service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some());
+    let has_some = service
+        .status
+        .as_ref()
+        .is_some_and(|status| status.assigned_revision.is_some());
     if service.spec.pin.is_some() || (has_some && !newest) {
         return Ok(None);
     }
@@ -138,7 +156,9 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
                 Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
                 Lookup::Unreadable => Lookup::Unreadable,
             },
-            rollout: turn.as_ref().map(|(set, rollout, member)| Turn { set, rollout, member }),
+            rollout: turn
+                .as_ref()
+                .map(|(set, rollout, member)| Turn { set, rollout, member }),
             now,
         })
     }))
@@ -148,18 +168,27 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
 /// rolled anything out.
 async fn find_turn(session: &Session, service: &ServiceDeployment) -> Result<Option<(String, RolloutStatus, Member)>> {
     let owners = service.owner_references();
-    let Some(owner) = owners.iter().find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true)) else {
+    let Some(owner) = owners
+        .iter()
+        .find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
+    else {
         return Ok(None);
     };
     let (namespace, name) = (service.namespace().unwrap_or_default(), &owner.name);
     let set: ServiceSet = session.get(&namespace, name).await?;
     let attempt = format!("read the members of {namespace}/{name}");
-    let path = format!("{}/members?service={}", rollout::path(&namespace, name), service.name_any());
+    let path = format!(
+        "{}/members?service={}",
+        rollout::path(&namespace, name),
+        service.name_any()
+    );
     let mut page = session.read(&attempt, &path).await?;
     let members: Vec<Member> = serde_json::from_value(page["items"].take())
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))?;
     let rollout = set.status.and_then(|status| status.rollout);
-    Ok(rollout.zip(members.into_iter().next()).map(|(rollout, member)| (owner.name.clone(), rollout, member)))
+    Ok(rollout
+        .zip(members.into_iter().next())
+        .map(|(rollout, member)| (owner.name.clone(), rollout, member)))
 }
 
 /// A source of any of the kinds.
@@ -168,7 +197,10 @@ pub async fn find_source(session: &Session, namespace: &str, reference: &SourceR
         SourceKind::GitRepository => session.get::<GitRepository>(namespace, &reference.name).await?.into(),
         SourceKind::HelmRepository => session.get::<HelmRepository>(namespace, &reference.name).await?.into(),
         SourceKind::OciRepository => session.get::<OCIRepository>(namespace, &reference.name).await?.into(),
-        SourceKind::ManagedNamespace => session.get::<ManagedNamespace>(namespace, &reference.name).await?.into(),
+        SourceKind::ManagedNamespace => session
+            .get::<ManagedNamespace>(namespace, &reference.name)
+            .await?
+            .into(),
     })
 }
 
@@ -180,7 +212,10 @@ async fn find_sources(
 ) -> Result<Vec<(SourceReference, Lookup<AnySource>)>> {
     let mut found: Vec<(SourceReference, Lookup<AnySource>)> = Vec::new();
     for stated in service.spec.all_sources() {
-        let known = found.iter().find(|(known, _)| known == stated.reference).map(|(_, source)| source.clone());
+        let known = found
+            .iter()
+            .find(|(known, _)| known == stated.reference)
+            .map(|(_, source)| source.clone());
         let source = match known {
             Some(source) => source,
             None => lookup(find_source(session, namespace, stated.reference).await)?,
@@ -196,7 +231,10 @@ pub async fn find_cluster(session: &Session, service: &ServiceDeployment) -> Res
     if let Some(namespace) = &reference.namespace {
         return session.get(namespace, &reference.name).await;
     }
-    match session.get::<Cluster>(&service.namespace().unwrap_or_default(), &reference.name).await {
+    match session
+        .get::<Cluster>(&service.namespace().unwrap_or_default(), &reference.name)
+        .await
+    {
         Err(failure) if failure.is_missing() || failure.is_denied() => {
             session.get(ADMIN_NAMESPACE, &reference.name).await
         }
@@ -227,8 +265,15 @@ fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
         Standing::Progressing => ("waiting", Colour::Doubtful),
         Standing::Broken => ("broken", Colour::Bad),
     };
-    let at = finding.link.map(|link| format!(" at {}", station(link))).unwrap_or_default();
-    let mut lines = format!("{}: {}\n", terminal.paint(colour, &format!("{mark}{at}")), text::plain(&finding.sentence));
+    let at = finding
+        .link
+        .map(|link| format!(" at {}", station(link)))
+        .unwrap_or_default();
+    let mut lines = format!(
+        "{}: {}\n",
+        terminal.paint(colour, &format!("{mark}{at}")),
+        text::plain(&finding.sentence)
+    );
     for evidence in &finding.evidence {
         lines += &format!("  {}\n", text::plain(evidence));
     }

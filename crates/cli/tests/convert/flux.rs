@@ -13,7 +13,9 @@ use crate::{
 };
 
 fn convert(text: &str, terms: &Terms) -> Outcome {
-    Outcome { results: flux::convert_all(&documents(text), terms) }
+    Outcome {
+        results: flux::convert_all(&documents(text), terms),
+    }
 }
 
 /// A Kustomization `web` of `team-a` with these fields.
@@ -83,20 +85,40 @@ fn text_that_flux_would_replace_is_a_loss_and_its_values_go_over() {
         "  postBuild: {substitute: {domain: example.com}, substituteFrom: [{kind: ConfigMap, name: vars}, {kind: Secret, name: keys}]}",
     );
     let outcome = convert(&input, &terms());
-    assert!(outcome.losses()[0].starts_with("spec.postBuild: ${...} in files"), "{outcome:?}");
+    assert!(
+        outcome.losses()[0].starts_with("spec.postBuild: ${...} in files"),
+        "{outcome:?}"
+    );
     let spec = outcome.spec("ServiceDeployment");
     assert_eq!(spec["configuration"], json!({"domain": "example.com"}));
-    assert_eq!(spec["parameters"], json!([{"from": {"configMap": "vars"}}, {"from": {"secret": "keys"}}]));
+    assert_eq!(
+        spec["parameters"],
+        json!([{"from": {"configMap": "vars"}}, {"from": {"secret": "keys"}}])
+    );
 }
 
 #[test]
 fn a_cluster_has_to_be_named_and_another_ones_objects_go_to_that() {
     let nowhere = Terms { place: None, ..terms() };
-    assert!(convert(&kustomization(""), &nowhere).refusal().contains("name it with --cluster"));
+    assert!(
+        convert(&kustomization(""), &nowhere)
+            .refusal()
+            .contains("name it with --cluster")
+    );
     let remote = kustomization("  kubeConfig: {secretRef: {name: west-kubeconfig}}");
-    assert!(convert(&remote, &terms()).refusal().contains("--remote west-kubeconfig=CLUSTER"));
-    let known = Terms { clusters: [("west-kubeconfig".to_owned(), cluster("west"))].into(), ..terms() };
-    assert_eq!(convert(&remote, &known).spec("ServiceDeployment")["clusterRef"], json!({"name": "west"}));
+    assert!(
+        convert(&remote, &terms())
+            .refusal()
+            .contains("--remote west-kubeconfig=CLUSTER")
+    );
+    let known = Terms {
+        clusters: [("west-kubeconfig".to_owned(), cluster("west"))].into(),
+        ..terms()
+    };
+    assert_eq!(
+        convert(&remote, &known).spec("ServiceDeployment")["clusterRef"],
+        json!({"name": "west"})
+    );
 }
 
 #[test]
@@ -105,14 +127,23 @@ fn for_several_clusters_sets_are_made_that_wait_for_sets() {
         match_labels: Some([("env".to_owned(), "prod".to_owned())].into()),
         ..LabelSelector::default()
     };
-    let terms = Terms { place: Some(Place::Clusters(selector)), name_suffix: "-x".to_owned(), ..terms() };
+    let terms = Terms {
+        place: Some(Place::Clusters(selector)),
+        name_suffix: "-x".to_owned(),
+        ..terms()
+    };
     let outcome = convert(&kustomization("  dependsOn: [{name: database}]"), &terms);
     let set = outcome.spec("ServiceSet");
     assert_eq!(set["clusterSelector"], json!({"matchLabels": {"env": "prod"}}));
-    assert_eq!(set["template"]["spec"]["dependsOn"], json!([{"kind": "ServiceSet", "name": "database-x"}]));
+    assert_eq!(
+        set["template"]["spec"]["dependsOn"],
+        json!([{"kind": "ServiceSet", "name": "database-x"}])
+    );
     assert_eq!(outcome.objects()[0]["metadata"]["name"], "web-x");
     assert!(
-        convert(&kustomization("  suspend: true"), &terms).refusal().starts_with("spec.suspend: a ServiceSet can't")
+        convert(&kustomization("  suspend: true"), &terms)
+            .refusal()
+            .starts_with("spec.suspend: a ServiceSet can't")
     );
 }
 
@@ -126,13 +157,27 @@ fn a_source_of_another_namespace_is_written_beside_the_service() {
         .objects()
         .iter()
         .map(|object| {
-            format!("{} {}", object["kind"].as_str().unwrap(), object["metadata"]["namespace"].as_str().unwrap())
+            format!(
+                "{} {}",
+                object["kind"].as_str().unwrap(),
+                object["metadata"]["namespace"].as_str().unwrap()
+            )
         })
         .collect();
-    assert_eq!(places, ["GitRepository flux-system", "GitRepository team-a", "ServiceDeployment team-a"]);
+    assert_eq!(
+        places,
+        [
+            "GitRepository flux-system",
+            "GitRepository team-a",
+            "ServiceDeployment team-a"
+        ]
+    );
     outcome.assert_told("spec.secretRef: Secret git has to be in the same namespace");
     // With one namespace for all, one source is enough.
-    let together = Terms { namespace: Some("apps".to_owned()), ..terms() };
+    let together = Terms {
+        namespace: Some("apps".to_owned()),
+        ..terms()
+    };
     assert_eq!(convert(&input, &together).objects().len(), 2);
     // If a source is not converted, its services aren't either.
     let filtered = input.replace("ref: {branch: main}", "ref: {branch: main}, ignore: /docs");
@@ -147,11 +192,16 @@ fn a_source_of_another_namespace_is_written_beside_the_service() {
 fn nothing_takes_the_name_of_another() {
     let other = kustomization("").replace("namespace: team-a", "namespace: team-b");
     let input = format!("{}---\n{other}", kustomization(""));
-    let together = Terms { namespace: Some("apps".to_owned()), ..terms() };
+    let together = Terms {
+        namespace: Some("apps".to_owned()),
+        ..terms()
+    };
     let outcome = convert(&input, &together);
     assert!(outcome.results[0].is_ok(), "{outcome:?}");
     assert!(
-        outcome.refusal().contains("ServiceDeployment apps/web is what Kustomization team-a/web becomes"),
+        outcome
+            .refusal()
+            .contains("ServiceDeployment apps/web is what Kustomization team-a/web becomes"),
         "{outcome:?}"
     );
     // Repositories with the same fields become one.
@@ -176,7 +226,10 @@ fn services_wait_only_for_those_of_their_namespace() {
     let input = kustomization("  dependsOn: [{name: database, namespace: data}, {name: x, readyExpr: 'dep.ready'}]");
     let outcome = convert(&input, &terms());
     assert_eq!(outcome.losses().len(), 2, "{outcome:?}");
-    let together = Terms { namespace: Some("apps".to_owned()), ..terms() };
+    let together = Terms {
+        namespace: Some("apps".to_owned()),
+        ..terms()
+    };
     let names = &convert(&input, &together).spec("ServiceDeployment")["dependsOn"];
     assert_eq!(
         *names,
@@ -186,14 +239,21 @@ fn services_wait_only_for_those_of_their_namespace() {
 
 #[test]
 fn what_flux_is_installed_by_is_left_behind() {
-    let input = kustomization("").replace("name: web, namespace: team-a", "name: flux-system, namespace: flux-system");
+    let input = kustomization("").replace(
+        "name: web, namespace: team-a",
+        "name: flux-system, namespace: flux-system",
+    );
     assert!(convert(&input, &terms()).losses()[0].starts_with("spec.path: this is what Flux itself"));
 }
 
 #[test]
 fn each_field_of_a_kustomization_is_kept_or_told() {
-    let path =
-        Tools::find_all().unwrap().flux_crds().into_iter().find(|path| path.ends_with("kustomizations.yaml")).unwrap();
+    let path = Tools::find_all()
+        .unwrap()
+        .flux_crds()
+        .into_iter()
+        .find(|path| path.ends_with("kustomizations.yaml"))
+        .unwrap();
     let definition: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let mut count = 0;
     for version in definition["spec"]["versions"].as_array().unwrap() {
@@ -219,7 +279,10 @@ fn each_field_of_a_kustomization_is_kept_or_told() {
             let outcome = match run(&spec) {
                 Ok(outcome) => outcome,
                 Err(NotConverted::Impossible { path: said, .. }) => {
-                    assert!(path.starts_with("kubeConfig") || path == "sourceRef.kind", "{name} {path}: {said}");
+                    assert!(
+                        path.starts_with("kubeConfig") || path == "sourceRef.kind",
+                        "{name} {path}: {said}"
+                    );
                     continue;
                 }
                 Err(other) => panic!("{name} {path}: {other}"),
@@ -229,11 +292,21 @@ fn each_field_of_a_kustomization_is_kept_or_told() {
                 continue;
             }
             // A field of the base, or one whose value is our default.
-            let is_known =
-                ["interval", "prune", "deletionPolicy", "sourceRef.name", "sourceRef.kind", "sourceRef.apiVersion"]
-                    .contains(&path.as_str());
+            let is_known = [
+                "interval",
+                "prune",
+                "deletionPolicy",
+                "sourceRef.name",
+                "sourceRef.kind",
+                "sourceRef.apiVersion",
+            ]
+            .contains(&path.as_str());
             let top = path.split('.').next().unwrap();
-            let is_told = outcome.notes.iter().chain(&outcome.losses).any(|note| note.contains(&format!("spec.{top}")));
+            let is_told = outcome
+                .notes
+                .iter()
+                .chain(&outcome.losses)
+                .any(|note| note.contains(&format!("spec.{top}")));
             assert!(
                 is_known || is_told || outcome.objects != plain.objects,
                 "{name} {path} is dropped in silence: {outcome:?}"
@@ -278,10 +351,16 @@ fn what_a_release_leaves_out_is_stated_as_flux_takes_it() {
     let spec = outcome.spec("ServiceDeployment");
     assert_eq!(spec["targetNamespace"], "team-a");
     assert_eq!(spec["apply"], json!({"drift": "Ignore"}));
-    assert_eq!(spec["renderers"][0]["helm"], json!({"releaseName": "web", "skipTests": true}));
+    assert_eq!(
+        spec["renderers"][0]["helm"],
+        json!({"releaseName": "web", "skipTests": true})
+    );
     outcome.assert_told("spec.upgrade.crds: definitions of the chart's crds/ are upgraded");
     let elsewhere = convert(&release(&format!("{CHART}  targetNamespace: shop")), &terms());
-    assert_eq!(elsewhere.spec("ServiceDeployment")["renderers"][0]["helm"]["releaseName"], "shop-web");
+    assert_eq!(
+        elsewhere.spec("ServiceDeployment")["renderers"][0]["helm"]["releaseName"],
+        "shop-web"
+    );
     // If fields can't be ignored, drift is only reported, not put back.
     let part = "  driftDetection: {mode: enabled, ignore: [{paths: [/spec/containers/0/image]}]}";
     let outcome = convert(&release(&format!("{CHART}{part}")), &terms());
@@ -295,12 +374,21 @@ fn charts_come_from_repositories_of_git_and_registries_too() {
                charts/web/prod.yaml, envs/prod.yaml]}}\n";
     let spec = convert(&release(git), &terms()).spec("ServiceDeployment");
     assert_eq!(spec["path"], "charts/web");
-    assert_eq!(spec["renderers"][0]["helm"]["valuesFiles"], json!(["prod.yaml", "/farwater-values-1/prod.yaml"]));
+    assert_eq!(
+        spec["renderers"][0]["helm"]["valuesFiles"],
+        json!(["prod.yaml", "/farwater-values-1/prod.yaml"])
+    );
     let source = json!({"kind": "GitRepository", "name": "infra"});
-    assert_eq!(spec["sources"], json!([{"sourceRef": source, "path": "envs", "mountPath": "farwater-values-1"}]));
+    assert_eq!(
+        spec["sources"],
+        json!([{"sourceRef": source, "path": "envs", "mountPath": "farwater-values-1"}])
+    );
 
     let oci = convert(&release("  chartRef: {kind: OCIRepository, name: web}"), &terms());
-    assert_eq!(oci.spec("ServiceDeployment")["sourceRef"], json!({"kind": "OCIRepository", "name": "web"}));
+    assert_eq!(
+        oci.spec("ServiceDeployment")["sourceRef"],
+        json!({"kind": "OCIRepository", "name": "web"})
+    );
 
     let chart = "apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmChart\nmetadata: {name: web, namespace: team-a}\nspec: {chart: web, version: \
                  1.x, interval: 1m, sourceRef: {kind: HelmRepository, name: charts}}\n---\n";
@@ -321,7 +409,10 @@ fn values_of_a_config_map_go_over_with_it_and_those_of_secrets_do_not() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: defaults, namespace: team-a}\ndata: {values.yaml: 'a: {b: 1, c: 2}'}\n---\n";
     let fields = format!("{CHART}  valuesFrom: [{{kind: ConfigMap, name: defaults}}]\n  values: {{a: {{b: 3}}}}");
     let outcome = convert(&(map.to_owned() + &release(&fields)), &terms());
-    assert_eq!(outcome.spec("ServiceDeployment")["renderers"][0]["helm"]["values"], json!({"a": {"b": 3, "c": 2}}));
+    assert_eq!(
+        outcome.spec("ServiceDeployment")["renderers"][0]["helm"]["values"],
+        json!({"a": {"b": 3, "c": 2}})
+    );
     assert_eq!(outcome.losses(), <[&str; 0]>::default());
     let secret = format!("{CHART}  valuesFrom: [{{kind: Secret, name: keys, targetPath: a.b}}]");
     assert!(convert(&release(&secret), &terms()).losses()[0].starts_with("spec.valuesFrom[0]: values of Secret keys"));
@@ -336,8 +427,15 @@ fn what_would_be_another_release_is_a_loss() {
         ("  install: {somethingNew: 1}", "spec.install.somethingNew"),
     ] {
         let outcome = convert(&release(&format!("{CHART}{fields}")), &terms());
-        assert!(outcome.losses().iter().any(|said| said.starts_with(loss)), "{loss}: {outcome:?}");
+        assert!(
+            outcome.losses().iter().any(|said| said.starts_with(loss)),
+            "{loss}: {outcome:?}"
+        );
     }
     let signed = CHART.replace("version: ~1.4,", "version: ~1.4, verify: {provider: cosign},");
-    assert!(convert(&release(&signed), &terms()).refusal().contains("signatures of charts are not verified"));
+    assert!(
+        convert(&release(&signed), &terms())
+            .refusal()
+            .contains("signatures of charts are not verified")
+    );
 }

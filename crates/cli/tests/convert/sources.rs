@@ -40,25 +40,43 @@ pub fn samples(path: &str, schema: &Value) -> Vec<Value> {
 
 /// An object of a schema with the wanted and the required properties.
 pub fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> Value {
-    let required = |name: &str| schema["required"].as_array().is_some_and(|names| names.contains(&json!(name)));
+    let required = |name: &str| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|names| names.contains(&json!(name)))
+    };
     let properties = schema["properties"].as_object().into_iter().flatten();
     let chosen = properties.filter(|(name, _)| required(name) || is_wanted(name));
-    chosen.map(|(name, schema)| (name.clone(), samples(&format!("{path}.{name}"), schema).remove(0))).collect()
+    chosen
+        .map(|(name, schema)| (name.clone(), samples(&format!("{path}.{name}"), schema).remove(0)))
+        .collect()
 }
 
 /// Collects each field below a schema: its path, and the whole spec with only this field added.
 pub fn cases(prefix: &str, schema: &Value, lay: &dyn Fn(Value) -> Value, found: &mut Vec<(String, Value)>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let path = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
         let around = |value: Value| {
-            let mut object = if prefix.is_empty() { json!({}) } else { filled(prefix, schema, &|_| false) };
+            let mut object = if prefix.is_empty() {
+                json!({})
+            } else {
+                filled(prefix, schema, &|_| false)
+            };
             object[name] = value;
             lay(object)
         };
         if field["properties"].is_object() {
             cases(&path, field, &around, found);
         } else {
-            found.extend(samples(&path, field).into_iter().map(|value| (path.clone(), around(value))));
+            found.extend(
+                samples(&path, field)
+                    .into_iter()
+                    .map(|value| (path.clone(), around(value))),
+            );
         }
     }
 }
@@ -98,10 +116,15 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
                     Err(NotConverted::Verification { .. }) if path.starts_with("verify") => continue,
                     Err(other) => panic!("{case}: {other}"),
                 };
-                assert_eq!(farwater_hub::apiserver::problems(&converted.objects[0]), Vec::<String>::new(), "{case}");
+                assert_eq!(
+                    farwater_hub::apiserver::problems(&converted.objects[0]),
+                    Vec::<String>::new(),
+                    "{case}"
+                );
                 let about = |said: &String| said.starts_with(&format!("spec.{path}:"));
                 let above = |said: &String| {
-                    path.split_once('.').is_some_and(|(top, _)| said.starts_with(&format!("spec.{top}:")))
+                    path.split_once('.')
+                        .is_some_and(|(top, _)| said.starts_with(&format!("spec.{top}:")))
                 };
                 let told = |all: &[String]| all.iter().any(|said| about(said) || above(said));
                 let kept = converted.objects[0].pointer(&pointer);
@@ -122,9 +145,12 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
     }
     assert!(seen.len() > 40, "{seen:?}");
     // Fields that decide what is applied.
-    for decisive in
-        ["GitRepository ignore", "GitRepository include", "GitRepository sparseCheckout", "OCIRepository ignore"]
-    {
+    for decisive in [
+        "GitRepository ignore",
+        "GitRepository include",
+        "GitRepository sparseCheckout",
+        "OCIRepository ignore",
+    ] {
         assert!(lost.contains(decisive), "{decisive}: {lost:?}");
     }
     // Alone, the filter chooses nothing; with a range it does.

@@ -15,7 +15,11 @@ pub fn documents(text: &str) -> Vec<Value> {
 }
 
 fn read_yaml(text: &str) -> Result<Value, String> {
-    Ok(yaml::parse(text, &Budget::default()).map_err(|error| error.to_string())?.remove(0).into_json().unwrap())
+    Ok(yaml::parse(text, &Budget::default())
+        .map_err(|error| error.to_string())?
+        .remove(0)
+        .into_json()
+        .unwrap())
 }
 
 /// Terms that send everything to `east`, with unchanged namespaces.
@@ -32,7 +36,10 @@ pub fn terms() -> Terms {
 }
 
 pub fn cluster(name: &str) -> ClusterReference {
-    ClusterReference { name: name.to_owned(), namespace: None }
+    ClusterReference {
+        name: name.to_owned(),
+        namespace: None,
+    }
 }
 
 /// The results of one conversion, one per object of the input.
@@ -47,7 +54,11 @@ impl Outcome {
     pub fn objects(&self) -> Vec<Value> {
         let mut objects: Vec<Value> = Vec::new();
         for object in self.results.iter().flatten().flat_map(|converted| &converted.objects) {
-            assert_eq!(farwater_hub::apiserver::problems(object), Vec::<String>::new(), "{object}");
+            assert_eq!(
+                farwater_hub::apiserver::problems(object),
+                Vec::<String>::new(),
+                "{object}"
+            );
             if !objects.contains(object) {
                 objects.push(object.clone());
             }
@@ -64,14 +75,26 @@ impl Outcome {
     }
 
     pub fn losses(&self) -> Vec<&str> {
-        self.results.iter().flatten().flat_map(|converted| &converted.losses).map(String::as_str).collect()
+        self.results
+            .iter()
+            .flatten()
+            .flat_map(|converted| &converted.losses)
+            .map(String::as_str)
+            .collect()
     }
 
     /// Checks that a note or a loss names a field.
     #[track_caller]
     pub fn assert_told(&self, text: &str) {
-        let notes = self.results.iter().flatten().flat_map(|converted| converted.notes.iter().chain(&converted.losses));
-        assert!(notes.into_iter().any(|note| note.contains(text)), "nothing of {text:?}: {self:#?}");
+        let notes = self
+            .results
+            .iter()
+            .flatten()
+            .flat_map(|converted| converted.notes.iter().chain(&converted.losses));
+        assert!(
+            notes.into_iter().any(|note| note.contains(text)),
+            "nothing of {text:?}: {self:#?}"
+        );
     }
 
     /// The reason why the last object is not converted.

@@ -73,7 +73,11 @@ fn items(item: impl Strategy<Value = Value>, key: fn(&Value) -> String) -> impl 
 }
 
 fn port() -> impl Strategy<Value = Value> {
-    let parts = (1..4i64, proptest::option::of("(TCP|UDP)"), proptest::option::of("[a-b]"));
+    let parts = (
+        1..4i64,
+        proptest::option::of("(TCP|UDP)"),
+        proptest::option::of("[a-b]"),
+    );
     parts.prop_map(|(port, proto, name)| {
         let mut item = Map::from_iter([("port".to_owned(), json!(port))]);
         item.extend(proto.map(|proto| ("proto".to_owned(), json!(proto))));
@@ -98,7 +102,10 @@ fn config() -> impl Strategy<Value = Value> {
     (spec, maybe(fields(letters()).boxed())).prop_map(|(spec, labels)| {
         let names = ["size", "ports", "hosts", "args", "selector", "target", "free"];
         let values = [spec.0, spec.1, spec.2, spec.3, spec.4, spec.5, spec.6];
-        let spec = names.into_iter().zip(values).filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let spec = names
+            .into_iter()
+            .zip(values)
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
         let mut object = blank();
         object["metadata"] = json!({"name": "a"});
         if let Some(labels) = labels {
@@ -114,14 +121,20 @@ fn manager() -> FieldManager {
 }
 
 fn applied(live: Option<&Value>, config: &Value, name: &str) -> Value {
-    let mut object = manager().apply(live, config, name, true, Timestamp::UNIX_EPOCH).unwrap().object;
+    let mut object = manager()
+        .apply(live, config, name, true, Timestamp::UNIX_EPOCH)
+        .unwrap()
+        .object;
     object["metadata"]["uid"] = json!("1");
     object
 }
 
 fn owned(object: &Value, name: &str) -> Set {
     let managers = Managers::decode(object["metadata"].get("managedFields")).unwrap().0;
-    managers.into_iter().find(|(manager, _)| manager.name == name).map_or_else(Set::new, |(_, owned)| owned.set)
+    managers
+        .into_iter()
+        .find(|(manager, _)| manager.name == name)
+        .map_or_else(Set::new, |(_, owned)| owned.set)
 }
 
 fn unmanaged(object: &Value) -> Value {
@@ -253,5 +266,8 @@ proptest! {
 
 /// Only for paths of fields.
 fn pointer(path: &Path) -> String {
-    path.0.iter().map(|element| format!("/{}", element.to_string().trim_start_matches('.'))).collect()
+    path.0
+        .iter()
+        .map(|element| format!("/{}", element.to_string().trim_start_matches('.')))
+        .collect()
 }

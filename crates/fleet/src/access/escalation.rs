@@ -29,7 +29,11 @@ pub enum Escalation {
         quoted(.groups),
         describe(.missing)
     )]
-    NotHeld { user: String, groups: Vec<String>, missing: Vec<Rule> },
+    NotHeld {
+        user: String,
+        groups: Vec<String>,
+        missing: Vec<Rule>,
+    },
     /// The role does not exist, so its rules can't be compared. A user who may `bind` it may still name it in advance.
     #[error("{}", .role.absent())]
     RoleMissing { role: RoleRef },
@@ -43,8 +47,17 @@ pub enum Escalation {
 fn describe(missing: &[Rule]) -> String {
     let mut together: Vec<Rule> = Vec::new();
     for rule in missing {
-        let same = |known: &&mut Rule| Rule { verbs: rule.verbs.clone(), ..(*known).clone() } == *rule;
-        match together.iter_mut().find(same).filter(|_| rule.non_resource_urls.is_empty()) {
+        let same = |known: &&mut Rule| {
+            Rule {
+                verbs: rule.verbs.clone(),
+                ..(*known).clone()
+            } == *rule
+        };
+        match together
+            .iter_mut()
+            .find(same)
+            .filter(|_| rule.non_resource_urls.is_empty())
+        {
             Some(known) => known.verbs.extend(rule.verbs.iter().cloned()),
             None => together.push(rule.clone()),
         }
@@ -52,7 +65,12 @@ fn describe(missing: &[Rule]) -> String {
     let lines: BTreeSet<String> = together.iter().map(line).collect();
     let shown: Vec<&str> = lines.iter().take(SHOWN).map(String::as_str).collect();
     let more = lines.len().saturating_sub(SHOWN);
-    shown.join("\n") + &if more > 0 { format!("\nand {more} more") } else { String::new() }
+    shown.join("\n")
+        + &if more > 0 {
+            format!("\nand {more} more")
+        } else {
+            String::new()
+        }
 }
 
 fn line(rule: &Rule) -> String {
@@ -63,20 +81,30 @@ fn line(rule: &Rule) -> String {
         ("ResourceNames", &rule.resource_names),
         ("Verbs", &rule.verbs),
     ];
-    let told =
-        fields.iter().filter(|(_, list)| !list.is_empty()).map(|(name, list)| format!("{name}:{}", quoted(list)));
+    let told = fields
+        .iter()
+        .filter(|(_, list)| !list.is_empty())
+        .map(|(name, list)| format!("{name}:{}", quoted(list)));
     format!("{{{}}}", told.collect::<Vec<_>>().join(", "))
 }
 
 /// Formats a list as Go does.
 fn quoted(list: &[String]) -> String {
-    format!("[{}]", list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" "))
+    format!(
+        "[{}]",
+        list.iter()
+            .map(|text| format!("{text:?}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    )
 }
 
 impl Policy {
     /// Whether a user may write this role or binding. Objects of other kinds pass.
     pub fn check_escalation(&self, user: &User, object: &Value) -> Result<(), Escalation> {
-        let Some(kind) = object["kind"].as_str().and_then(PolicyKind::of) else { return Ok(()) };
+        let Some(kind) = object["kind"].as_str().and_then(PolicyKind::of) else {
+            return Ok(());
+        };
         if user.is_master() {
             return Ok(());
         }
@@ -125,24 +153,34 @@ impl Policy {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(Escalation::NotHeld { user: user.name.clone(), groups: user.groups.clone(), missing })
+        Err(Escalation::NotHeld {
+            user: user.name.clone(),
+            groups: user.groups.clone(),
+            missing,
+        })
     }
 }
 
 /// The parts of `wanted` that no single rule of `held` covers, each reduced to one verb on one thing.
 pub fn missing_rules(held: &[Rule], wanted: &[Rule]) -> Result<Vec<Rule>, Escalation> {
-    let total = wanted.iter().fold(0usize, |sum, rule| sum.saturating_add(combinations(rule)));
+    let total = wanted
+        .iter()
+        .fold(0usize, |sum, rule| sum.saturating_add(combinations(rule)));
     if total > MAX_COMBINATIONS {
         return Err(Escalation::TooMany);
     }
     let parts = wanted.iter().flat_map(break_down);
-    Ok(parts.filter(|part| !held.iter().any(|rule| covers(rule, part))).collect())
+    Ok(parts
+        .filter(|part| !held.iter().any(|rule| covers(rule, part)))
+        .collect())
 }
 
 fn combinations(rule: &Rule) -> usize {
     let resources = rule.api_groups.len().saturating_mul(rule.resources.len());
     let named = resources.saturating_mul(rule.resource_names.len().max(1));
-    rule.verbs.len().saturating_mul(named.saturating_add(rule.non_resource_urls.len()))
+    rule.verbs
+        .len()
+        .saturating_mul(named.saturating_add(rule.non_resource_urls.len()))
 }
 
 fn break_down(rule: &Rule) -> Vec<Rule> {
@@ -151,13 +189,20 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
     for verb in &rule.verbs {
         for group in &rule.api_groups {
             for resource in &rule.resources {
-                let part =
-                    Rule { verbs: one(verb), api_groups: one(group), resources: one(resource), ..Rule::default() };
+                let part = Rule {
+                    verbs: one(verb),
+                    api_groups: one(group),
+                    resources: one(resource),
+                    ..Rule::default()
+                };
                 if rule.resource_names.is_empty() {
                     parts.push(part);
                     continue;
                 }
-                parts.extend(rule.resource_names.iter().map(|name| Rule { resource_names: one(name), ..part.clone() }));
+                parts.extend(rule.resource_names.iter().map(|name| Rule {
+                    resource_names: one(name),
+                    ..part.clone()
+                }));
             }
         }
         parts.extend(rule.non_resource_urls.iter().map(|path| Rule {
@@ -173,12 +218,21 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
 fn covers(held: &Rule, part: &Rule) -> bool {
     let names_held = held.resource_names.is_empty()
         || (!part.resource_names.is_empty()
-            && part.resource_names.iter().all(|name| held.resource_names.contains(name)));
+            && part
+                .resource_names
+                .iter()
+                .all(|name| held.resource_names.contains(name)));
     all_held(&held.verbs, &part.verbs)
         && all_held(&held.api_groups, &part.api_groups)
-        && part.resources.iter().all(|resource| resource_held(&held.resources, resource))
+        && part
+            .resources
+            .iter()
+            .all(|resource| resource_held(&held.resources, resource))
         && names_held
-        && part.non_resource_urls.iter().all(|path| held.non_resource_urls.iter().any(|own| path_covers(own, path)))
+        && part
+            .non_resource_urls
+            .iter()
+            .all(|path| held.non_resource_urls.iter().any(|own| path_covers(own, path)))
 }
 
 fn all_held(held: &[String], wanted: &[String]) -> bool {
@@ -186,8 +240,11 @@ fn all_held(held: &[String], wanted: &[String]) -> bool {
 }
 
 fn resource_held(held: &[String], wanted: &str) -> bool {
-    let any_parent = wanted.split_once('/').map(|(_, subresource)| format!("*/{subresource}"));
-    held.iter().any(|own| own == "*" || own == wanted || Some(own) == any_parent.as_ref())
+    let any_parent = wanted
+        .split_once('/')
+        .map(|(_, subresource)| format!("*/{subresource}"));
+    held.iter()
+        .any(|own| own == "*" || own == wanted || Some(own) == any_parent.as_ref())
 }
 
 /// A wanted pattern is covered by an equal one or by a prefix: `/*` covers `/a*`, but not the reverse.

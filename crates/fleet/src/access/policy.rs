@@ -16,7 +16,12 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    pub const ALL: [Self; 4] = [Self::ClusterRole, Self::ClusterRoleBinding, Self::Role, Self::RoleBinding];
+    pub const ALL: [Self; 4] = [
+        Self::ClusterRole,
+        Self::ClusterRoleBinding,
+        Self::Role,
+        Self::RoleBinding,
+    ];
 
     pub fn plural(self) -> &'static str {
         match self {
@@ -92,7 +97,9 @@ impl Policy {
     }
 
     fn remove_binding(&mut self, place: &Place) {
-        let Some(binding) = self.bindings.remove(place) else { return };
+        let Some(binding) = self.bindings.remove(place) else {
+            return;
+        };
         for subject in binding.subjects {
             let key = (place.0.clone(), subject);
             if let Some(names) = self.by_subject.get_mut(&key) {
@@ -149,7 +156,11 @@ impl Policy {
     /// Hub-wide bindings first, then those of the namespace.
     fn held<'a>(&'a self, user: &User, namespace: &str) -> impl Iterator<Item = Held<'a>> {
         let subjects: Vec<Subject> = user.subjects().collect();
-        let scopes = if namespace.is_empty() { vec![""] } else { vec!["", namespace] };
+        let scopes = if namespace.is_empty() {
+            vec![""]
+        } else {
+            vec!["", namespace]
+        };
         let keys: Vec<(String, Subject)> = scopes
             .iter()
             .flat_map(|scope| subjects.iter().map(|subject| ((*scope).to_owned(), subject.clone())))
@@ -159,7 +170,12 @@ impl Policy {
             names.into_iter().flatten().filter_map(move |name| {
                 let (place, binding) = self.bindings.get_key_value(&(scope.clone(), name.clone()))?;
                 let rules = self.role(&binding.role, &place.0);
-                Some(Held { place, role: &binding.role, subject: subject.clone(), rules })
+                Some(Held {
+                    place,
+                    role: &binding.role,
+                    subject: subject.clone(),
+                    rules,
+                })
             })
         })
     }
@@ -172,7 +188,12 @@ impl Held<'_> {
         if namespace.is_empty() {
             Grant::ClusterRoleBinding { name, role, subject }
         } else {
-            Grant::RoleBinding { namespace, name, role, subject }
+            Grant::RoleBinding {
+                namespace,
+                name,
+                role,
+                subject,
+            }
         }
     }
 }
@@ -180,18 +201,30 @@ impl Held<'_> {
 impl Rule {
     pub fn everything() -> Self {
         let all = || vec!["*".to_owned()];
-        Self { verbs: all(), api_groups: all(), resources: all(), ..Self::default() }
+        Self {
+            verbs: all(),
+            api_groups: all(),
+            resources: all(),
+            ..Self::default()
+        }
     }
 
     pub fn every_path() -> Self {
-        Self { verbs: vec!["*".to_owned()], non_resource_urls: vec!["*".to_owned()], ..Self::default() }
+        Self {
+            verbs: vec!["*".to_owned()],
+            non_resource_urls: vec!["*".to_owned()],
+            ..Self::default()
+        }
     }
 }
 
 /// The rules of a role. An unreadable rule grants nothing.
 pub(super) fn parse_rules(object: &Value) -> Vec<Rule> {
     let rules = object["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
-    rules.iter().filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect()
+    rules
+        .iter()
+        .filter_map(|rule| serde_json::from_value(rule.clone()).ok())
+        .collect()
 }
 
 pub(super) fn parse_role_ref(object: &Value) -> Option<RoleRef> {
@@ -209,8 +242,14 @@ pub(super) fn parse_role_ref(object: &Value) -> Option<RoleRef> {
 
 fn parse_binding(object: &Value, namespace: &str) -> Option<Binding> {
     let subjects = object["subjects"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let subjects = subjects.iter().filter_map(|subject| parse_subject(subject, namespace)).collect();
-    Some(Binding { role: parse_role_ref(object)?, subjects })
+    let subjects = subjects
+        .iter()
+        .filter_map(|subject| parse_subject(subject, namespace))
+        .collect();
+    Some(Binding {
+        role: parse_role_ref(object)?,
+        subjects,
+    })
 }
 
 fn parse_subject(subject: &Value, namespace: &str) -> Option<Subject> {

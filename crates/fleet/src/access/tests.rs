@@ -99,13 +99,21 @@ fn put(policy: &mut Policy, object: &Value, present: bool) {
 /// Reads `NAME[+GROUP]`, or `system:serviceaccount:NS:NAME`.
 fn user(text: &str) -> User {
     let (name, group) = text.split_once('+').unwrap_or((text, "nobody"));
-    User { name: name.to_owned(), groups: vec![group.to_owned()], ..User::default() }
+    User {
+        name: name.to_owned(),
+        groups: vec![group.to_owned()],
+        ..User::default()
+    }
 }
 
 /// Reads `VERB RESOURCE[/SUB][.GROUP] [NAMESPACE[/NAME]]`, or `VERB /path`.
 fn request(text: &str) -> Attributes {
     let mut words = text.split(' ');
-    let (verb, what, place) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or_default());
+    let (verb, what, place) = (
+        words.next().unwrap(),
+        words.next().unwrap(),
+        words.next().unwrap_or_default(),
+    );
     if what.starts_with('/') {
         return Attributes::non_resource(verb, what);
     }
@@ -201,7 +209,10 @@ fn bindings_that_name_nothing_grant_nothing() {
     check("dan", "get configmaps a/x", false);
     check("mallory", "get configmaps a/x", false);
     let decision = policy().authorize(&user("dan"), &request("get configmaps a/x"));
-    assert_eq!(decision.reason(), "RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found");
+    assert_eq!(
+        decision.reason(),
+        "RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found"
+    );
 }
 
 #[test]
@@ -240,8 +251,17 @@ fn refusals_read_as_those_of_kubernetes() {
 fn changes_take_effect_and_leave_nothing_behind() {
     let mut policy = policy();
     let objects: Vec<Value> = serde_saphyr::from_str(POLICY).unwrap();
-    let find = |name: &str| objects.iter().find(|object| object["metadata"]["name"] == name).unwrap();
-    let allowed = |policy: &Policy| policy.authorize(&user("rita"), &request("get configmaps a/x")).is_allowed();
+    let find = |name: &str| {
+        objects
+            .iter()
+            .find(|object| object["metadata"]["name"] == name)
+            .unwrap()
+    };
+    let allowed = |policy: &Policy| {
+        policy
+            .authorize(&user("rita"), &request("get configmaps a/x"))
+            .is_allowed()
+    };
 
     put(&mut policy, find("reader"), false);
     assert!(!allowed(&policy));
@@ -264,7 +284,10 @@ fn rules_are_listed_once() {
     let resources: Vec<&str> = rules.iter().map(|rule| rule.resources[0].as_str()).collect();
     assert_eq!(resources, ["configmaps", "servicedeployments/status", "configmaps"]);
     assert_eq!(policy().rules(&user("rita+readers"), "a").len(), 2);
-    assert_eq!(policy().rules(&user("x+system:masters"), "a"), [Rule::everything(), Rule::every_path()]);
+    assert_eq!(
+        policy().rules(&user("x+system:masters"), "a"),
+        [Rule::everything(), Rule::every_path()]
+    );
 }
 
 /// Checks whether a user may write this object. `missing`: number of rules that the user lacks.
@@ -286,27 +309,67 @@ fn a_role_is_written_by_those_who_hold_its_rules() {
     check_write("rita", &reads, None);
     check_write("nobody", &reads, Some(2));
     check_write("bea", &reads, None);
-    check_write("rita", &role("{apiGroups: [''], resources: [configmaps], verbs: ['*']}"), Some(1));
-    check_write("rita", &role("{apiGroups: [''], resources: ['*'], verbs: [get]}"), Some(1));
-    check_write("rita", &role("{apiGroups: ['*'], resources: [configmaps], verbs: [get]}"), Some(1));
-    check_write("rita", &role("{apiGroups: [''], resources: [configmaps], resourceNames: [x], verbs: [get]}"), None);
-    check_write("nora", &role("{apiGroups: [''], resources: [secrets], verbs: [get]}"), Some(1));
+    check_write(
+        "rita",
+        &role("{apiGroups: [''], resources: [configmaps], verbs: ['*']}"),
+        Some(1),
+    );
+    check_write(
+        "rita",
+        &role("{apiGroups: [''], resources: ['*'], verbs: [get]}"),
+        Some(1),
+    );
+    check_write(
+        "rita",
+        &role("{apiGroups: ['*'], resources: [configmaps], verbs: [get]}"),
+        Some(1),
+    );
+    check_write(
+        "rita",
+        &role("{apiGroups: [''], resources: [configmaps], resourceNames: [x], verbs: [get]}"),
+        None,
+    );
+    check_write(
+        "nora",
+        &role("{apiGroups: [''], resources: [secrets], verbs: [get]}"),
+        Some(1),
+    );
     check_write(
         "nora",
         &role("{apiGroups: [''], resources: [secrets], resourceNames: [ours, b], verbs: [get]}"),
         Some(1),
     );
-    check_write("stan", &role("{apiGroups: [x], resources: [y/status], verbs: [get]}"), None);
-    check_write("x+system:masters", &role("{apiGroups: ['*'], resources: ['*'], verbs: ['*']}"), None);
+    check_write(
+        "stan",
+        &role("{apiGroups: [x], resources: [y/status], verbs: [get]}"),
+        None,
+    );
+    check_write(
+        "x+system:masters",
+        &role("{apiGroups: ['*'], resources: ['*'], verbs: ['*']}"),
+        None,
+    );
     check_write("nobody", &role(""), None);
 }
 
 #[test]
 fn rights_of_one_namespace_make_no_cluster_role() {
     let rules = "rules: [{apiGroups: [''], resources: [secrets], verbs: [get]}]";
-    check_write("bea", &format!("kind: Role\nmetadata: {{name: r, namespace: a}}\n{rules}"), None);
-    check_write("bea", &format!("kind: Role\nmetadata: {{name: r, namespace: b}}\n{rules}"), Some(1));
-    check_write("bea", &format!("kind: ClusterRole\nmetadata: {{name: r}}\n{rules}"), Some(1));
+    check_write(
+        "bea",
+        &format!("kind: Role\nmetadata: {{name: r, namespace: a}}\n{rules}"),
+        None,
+    );
+    check_write(
+        "bea",
+        &format!("kind: Role\nmetadata: {{name: r, namespace: b}}\n{rules}"),
+        Some(1),
+    );
+    check_write(
+        "bea",
+        &format!("kind: ClusterRole\nmetadata: {{name: r}}\n{rules}"),
+        Some(1),
+    );
 }
 
 #[test]
@@ -325,8 +388,16 @@ fn paths_are_granted_by_those_who_hold_a_prefix() {
 #[test]
 fn the_verbs_escalate_and_bind_lift_the_check() {
     let all = "rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]";
-    check_write("ruth", &format!("kind: Role\nmetadata: {{name: free, namespace: a}}\n{all}"), None);
-    check_write("ruth", &format!("kind: Role\nmetadata: {{name: other, namespace: a}}\n{all}"), Some(1));
+    check_write(
+        "ruth",
+        &format!("kind: Role\nmetadata: {{name: free, namespace: a}}\n{all}"),
+        None,
+    );
+    check_write(
+        "ruth",
+        &format!("kind: Role\nmetadata: {{name: other, namespace: a}}\n{all}"),
+        Some(1),
+    );
     let bind = |kind: &str, role: &str| {
         format!(
             "kind: {kind}\nmetadata: {{name: b, namespace: a}}\nroleRef: {{kind: ClusterRole, name: {role}}}\nsubjects: []"
@@ -339,7 +410,10 @@ fn the_verbs_escalate_and_bind_lift_the_check() {
     // `free` does not exist, but its binder holds the verb.
     check_write("ruth", &bind("RoleBinding", "free"), None);
     let object = serde_saphyr::from_str(&bind("RoleBinding", "gone")).unwrap();
-    let refusal = policy().check_escalation(&user("rita"), &object).unwrap_err().to_string();
+    let refusal = policy()
+        .check_escalation(&user("rita"), &object)
+        .unwrap_err()
+        .to_string();
     assert_eq!(refusal, "clusterrole.rbac.authorization.k8s.io \"gone\" not found");
 }
 
@@ -351,6 +425,11 @@ fn other_kinds_are_no_matter_of_escalation() {
 #[test]
 fn a_role_that_multiplies_without_bound_is_refused() {
     let many = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
-    let rule = Rule { verbs: many(100), api_groups: many(100), resources: many(100), ..Rule::default() };
+    let rule = Rule {
+        verbs: many(100),
+        api_groups: many(100),
+        resources: many(100),
+        ..Rule::default()
+    };
     assert_eq!(missing_rules(&[Rule::everything()], &[rule]), Err(Escalation::TooMany));
 }

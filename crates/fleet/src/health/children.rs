@@ -38,8 +38,11 @@ impl ChildKind {
 }
 
 const POD: ChildKind = ChildKind::new("/api/v1", "pods", ("pod", "pods"));
-const CLAIM: ChildKind =
-    ChildKind::new("/api/v1", "persistentvolumeclaims", ("PersistentVolumeClaim", "PersistentVolumeClaims"));
+const CLAIM: ChildKind = ChildKind::new(
+    "/api/v1",
+    "persistentvolumeclaims",
+    ("PersistentVolumeClaim", "PersistentVolumeClaims"),
+);
 const REPLICA_SET: ChildKind = ChildKind::new("/apis/apps/v1", "replicasets", ("ReplicaSet", "ReplicaSets"));
 const DEPLOYMENT: ChildKind = ChildKind::new("/apis/apps/v1", "deployments", ("Deployment", "Deployments"));
 const STATEFUL_SET: ChildKind = ChildKind::new("/apis/apps/v1", "statefulsets", ("StatefulSet", "StatefulSets"));
@@ -47,7 +50,15 @@ const DAEMON_SET: ChildKind = ChildKind::new("/apis/apps/v1", "daemonsets", ("Da
 const JOB: ChildKind = ChildKind::new("/apis/batch/v1", "jobs", ("Job", "Jobs"));
 
 /// Kinds that objects of other kinds usually own.
-const WORKLOADS: [&ChildKind; 7] = [&DEPLOYMENT, &STATEFUL_SET, &DAEMON_SET, &JOB, &REPLICA_SET, &POD, &CLAIM];
+const WORKLOADS: [&ChildKind; 7] = [
+    &DEPLOYMENT,
+    &STATEFUL_SET,
+    &DAEMON_SET,
+    &JOB,
+    &REPLICA_SET,
+    &POD,
+    &CLAIM,
+];
 
 /// A list in the owner's namespace that contains an object's children.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,25 +105,42 @@ pub fn places(object: &Value) -> Vec<Place> {
         ("", "ReplicationController") => select(&serde_json::json!({"matchLabels": object["spec"]["selector"]})),
         _ => select(&object["spec"]["selector"]),
     };
-    let selected = |kind| selector.clone().map(|selector| Place { kind, selector }).into_iter().collect();
+    let selected = |kind| {
+        selector
+            .clone()
+            .map(|selector| Place { kind, selector })
+            .into_iter()
+            .collect()
+    };
     match (group, kind) {
         ("apps", "Deployment") => selected(&REPLICA_SET),
         ("apps", "StatefulSet" | "DaemonSet" | "ReplicaSet") | ("batch", "Job") | ("", "ReplicationController") => {
             selected(&POD)
         }
         (group, _) if is_built_in(group) => Vec::new(),
-        _ => WORKLOADS.iter().map(|kind| Place { kind, selector: String::new() }).collect(),
+        _ => WORKLOADS
+            .iter()
+            .map(|kind| Place {
+                kind,
+                selector: String::new(),
+            })
+            .collect(),
     }
 }
 
 /// A label selector as text. None: it would select everything, or can't be expressed.
 fn select(selector: &Value) -> Option<String> {
     let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut terms =
-        labels.map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect::<Option<Vec<_>>>()?;
+    let mut terms = labels
+        .map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
+        .collect::<Option<Vec<_>>>()?;
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str()?;
-        let values = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let values = expression["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let values = values.collect::<Vec<_>>().join(",");
         terms.push(match expression["operator"].as_str()? {
             "In" => format!("{key} in ({values})"),
@@ -148,7 +176,9 @@ pub fn choose(place: &Place, mut children: Vec<Value>, most: usize) -> Vec<Value
 /// The child that most likely delays its owner, and the number of others that are not ready. Among equals the first by
 /// name, so that the same one is always named.
 pub fn worst(rules: &Rules, owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
-    let ranked = children.into_iter().filter_map(|child| Some((rank(rules, owner, &child)?, child)));
+    let ranked = children
+        .into_iter()
+        .filter_map(|child| Some((rank(rules, owner, &child)?, child)));
     let mut ranked: Vec<(u8, Value)> = ranked.collect();
     ranked.sort_by(|(a, one), (b, other)| (a, name_of(one)).cmp(&(b, name_of(other))));
     let others = ranked.len().saturating_sub(1);
@@ -201,7 +231,11 @@ pub fn explain_events(object: &Value, events: &[Value]) -> Option<String> {
         let code = code.map(|code| format!(" with status code {code}")).unwrap_or_default();
         return Some(format!("{reason}: {what}probe failed{code}"));
     }
-    Some(if message.is_empty() { reason.to_owned() } else { format!("{reason}: {}", cut(message, MAX_QUOTED)) })
+    Some(if message.is_empty() {
+        reason.to_owned()
+    } else {
+        format!("{reason}: {}", cut(message, MAX_QUOTED))
+    })
 }
 
 /// Whether a claim is bound only when its first consumer is scheduled. Waiting for such a claim would block the

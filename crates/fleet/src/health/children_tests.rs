@@ -11,7 +11,10 @@ fn yaml(text: &str) -> Value {
 
 fn check_places(object: &str, expected: &[&str]) {
     let places = places(&yaml(object));
-    let told: Vec<String> = places.iter().map(|p| format!("{} {}", p.kind.plural, p.selector)).collect();
+    let told: Vec<String> = places
+        .iter()
+        .map(|p| format!("{} {}", p.kind.plural, p.selector))
+        .collect();
     assert_eq!(told, expected, "{object}");
 }
 
@@ -21,29 +24,55 @@ fn selectors_lead_from_workloads_to_what_they_own() {
         format!("{{apiVersion: {version}, kind: {kind}, spec: {{selector: {selector}}}}}")
     };
     let labels = "{matchLabels: {app: web, tier: front}}";
-    check_places(&workload("apps/v1", "Deployment", labels), &["replicasets app=web,tier=front"]);
+    check_places(
+        &workload("apps/v1", "Deployment", labels),
+        &["replicasets app=web,tier=front"],
+    );
     for kind in ["ReplicaSet", "StatefulSet", "DaemonSet"] {
         check_places(&workload("apps/v1", kind, labels), &["pods app=web,tier=front"]);
     }
     check_places(&workload("batch/v1", "Job", labels), &["pods app=web,tier=front"]);
-    check_places(&workload("v1", "ReplicationController", "{app: web}"), &["pods app=web"]);
+    check_places(
+        &workload("v1", "ReplicationController", "{app: web}"),
+        &["pods app=web"],
+    );
     let expressions = "{matchExpressions: [{key: a, operator: In, values: [v, w]}, {key: b, operator: NotIn, values: [z]}, \
                        {key: c, operator: Exists}, {key: d, operator: DoesNotExist}]}";
-    check_places(&workload("apps/v1", "StatefulSet", expressions), &["pods a in (v,w),b notin (z),c,!d"]);
+    check_places(
+        &workload("apps/v1", "StatefulSet", expressions),
+        &["pods a in (v,w),b notin (z),c,!d"],
+    );
     // An empty selector doesn't mean the whole namespace, and an unknown operator yields no place.
     check_places(&workload("apps/v1", "StatefulSet", "{}"), &[]);
-    check_places(&workload("apps/v1", "StatefulSet", "{matchExpressions: [{key: a, operator: Like}]}"), &[]);
-    for (version, kind) in
-        [("v1", "Service"), ("v1", "Pod"), ("batch/v1", "CronJob"), ("rbac.authorization.k8s.io/v1", "Role")]
-    {
+    check_places(
+        &workload(
+            "apps/v1",
+            "StatefulSet",
+            "{matchExpressions: [{key: a, operator: Like}]}",
+        ),
+        &[],
+    );
+    for (version, kind) in [
+        ("v1", "Service"),
+        ("v1", "Pod"),
+        ("batch/v1", "CronJob"),
+        ("rbac.authorization.k8s.io/v1", "Role"),
+    ] {
         check_places(&format!("{{apiVersion: {version}, kind: {kind}}}"), &[]);
     }
 }
 
 #[test]
 fn what_a_custom_resource_owns_is_among_the_workloads_of_its_namespace() {
-    let all =
-        ["deployments ", "statefulsets ", "daemonsets ", "jobs ", "replicasets ", "pods ", "persistentvolumeclaims "];
+    let all = [
+        "deployments ",
+        "statefulsets ",
+        "daemonsets ",
+        "jobs ",
+        "replicasets ",
+        "pods ",
+        "persistentvolumeclaims ",
+    ];
     check_places("{apiVersion: example.com/v1, kind: Database}", &all);
     check_places("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway}", &all);
     let place = &places(&yaml("{apiVersion: example.com/v1, kind: Database}"))[5];
@@ -69,7 +98,9 @@ fn objects_without_children_are_not_asked_about() {
 }
 
 fn pod(name: &str, status: &str) -> Value {
-    yaml(&format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, status: {{{status}}}}}"))
+    yaml(&format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, status: {{{status}}}}}"
+    ))
 }
 
 const READY: &str = "phase: Running, conditions: [{type: Ready, status: 'True'}]";
@@ -93,7 +124,12 @@ fn the_worst_child_is_the_one_that_says_most() {
     check_worst("ReplicaSet", vec![pod("a", READY)], None);
     check_worst(
         "ReplicaSet",
-        vec![pod("c", PULLS), pod("b", PULLS), pod("a", "phase: Pending"), pod("d", READY)],
+        vec![
+            pod("c", PULLS),
+            pod("b", PULLS),
+            pod("a", "phase: Pending"),
+            pod("d", READY),
+        ],
         Some(("Pod b: container c: ImagePullBackOff: no such image", 2)),
     );
     check_worst(
@@ -107,7 +143,11 @@ fn the_worst_child_is_the_one_that_says_most() {
         vec![evicted(), pod("b", PULLS)],
         Some(("Pod b: container c: ImagePullBackOff: no such image", 1)),
     );
-    check_worst("Job", vec![evicted(), pod("b", PULLS)], Some(("Pod a-evicted: Evicted: disk", 1)));
+    check_worst(
+        "Job",
+        vec![evicted(), pod("b", PULLS)],
+        Some(("Pod a-evicted: Evicted: disk", 1)),
+    );
 }
 
 /// Rules with one rule, for a core kind.
@@ -125,7 +165,11 @@ fn judged(kind: &str, current: &str, message: &str) -> Rules {
 fn a_child_of_a_kind_with_a_rule_is_judged_by_it() {
     let owner = yaml("{apiVersion: apps/v1, kind: ReplicaSet}");
     let pods = || vec![pod("a", READY), pod("b", PULLS)];
-    let rules = judged("Pod", "self.status.phase == 'Pending'", "'its phase is ' + self.status.phase");
+    let rules = judged(
+        "Pod",
+        "self.status.phase == 'Pending'",
+        "'its phase is ' + self.status.phase",
+    );
     let (worst, others) = worst(&rules, &owner, pods()).unwrap();
     assert_eq!((title(&worst).as_str(), others), ("Pod a", 0));
     assert_eq!(rules.evaluate(&worst).1, "its phase is Running");
@@ -145,10 +189,31 @@ fn only_what_is_owned_counts_and_of_replica_sets_the_newest() {
     assert!(!is_owned_by(&set("a", "1", "u"), "v") && !is_owned_by(&yaml("{metadata: {}}"), ""));
     let names = |place: &Place, most| -> Vec<String> {
         let all = vec![set("c", "9", "u"), set("a", "10", "u"), set("b", "2", "u")];
-        choose(place, all, most).iter().map(|child| name_of(child).to_owned()).collect()
+        choose(place, all, most)
+            .iter()
+            .map(|child| name_of(child).to_owned())
+            .collect()
     };
-    assert_eq!(names(&Place { kind: &REPLICA_SET, selector: "app=web".into() }, 3), ["a"]);
-    assert_eq!(names(&Place { kind: &DEPLOYMENT, selector: String::new() }, 2), ["a", "b"]);
+    assert_eq!(
+        names(
+            &Place {
+                kind: &REPLICA_SET,
+                selector: "app=web".into()
+            },
+            3
+        ),
+        ["a"]
+    );
+    assert_eq!(
+        names(
+            &Place {
+                kind: &DEPLOYMENT,
+                selector: String::new()
+            },
+            2
+        ),
+        ["a", "b"]
+    );
 }
 
 fn event(kind: &str, reason: &str, message: &str, time: &str) -> Value {
@@ -165,7 +230,12 @@ fn events_say_what_an_object_does_not() {
     check(&[event("Normal", "Scheduled", "to node", "2026-01-01T00:00:09Z")], None);
     check(
         &[
-            event("Warning", "FailedMount", "configmap \"a\" not found", "2026-01-01T00:00:05Z"),
+            event(
+                "Warning",
+                "FailedMount",
+                "configmap \"a\" not found",
+                "2026-01-01T00:00:05Z",
+            ),
             event("Warning", "Old", "x", "2026-01-01T00:00:01Z"),
         ],
         Some("FailedMount: configmap \"a\" not found"),
@@ -176,7 +246,10 @@ fn events_say_what_an_object_does_not() {
         &probe("Readiness probe failed: HTTP probe failed with statuscode: 503"),
         Some("Unhealthy: Readiness probe failed with status code 503"),
     );
-    check(&probe("Liveness probe failed: password hunter2 is wrong"), Some("Unhealthy: Liveness probe failed"));
+    check(
+        &probe("Liveness probe failed: password hunter2 is wrong"),
+        Some("Unhealthy: Liveness probe failed"),
+    );
 }
 
 #[test]
@@ -186,7 +259,12 @@ fn a_claim_that_waits_for_its_consumer_is_waited_for_by_nobody() {
             "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: a, annotations: {{{annotations}}}}}, status: {{phase: {phase}}}}}"
         ))
     };
-    let waits = event("Normal", "WaitForFirstConsumer", "waiting for first consumer", "2026-01-01T00:00:01Z");
+    let waits = event(
+        "Normal",
+        "WaitForFirstConsumer",
+        "waiting for first consumer",
+        "2026-01-01T00:00:01Z",
+    );
     let failed = event("Warning", "ProvisioningFailed", "no space", "2026-01-01T00:00:02Z");
     let selected = "volume.kubernetes.io/selected-node: n";
     let one = slice::from_ref(&waits);
@@ -195,7 +273,11 @@ fn a_claim_that_waits_for_its_consumer_is_waited_for_by_nobody() {
     assert!(!waits_for_consumer(&rules, &claim("", "Pending"), &[]));
     assert!(!waits_for_consumer(&rules, &claim(selected, "Pending"), one));
     assert!(!waits_for_consumer(&rules, &claim("", "Bound"), one));
-    assert!(!waits_for_consumer(&rules, &claim("", "Pending"), &[waits.clone(), failed.clone()]));
+    assert!(!waits_for_consumer(
+        &rules,
+        &claim("", "Pending"),
+        &[waits.clone(), failed.clone()]
+    ));
     // A rule of the user requires that the claim is waited for.
     let strict = judged("PersistentVolumeClaim", "self.status.phase == 'Bound'", "'not bound'");
     assert!(!waits_for_consumer(&strict, &claim("", "Pending"), one));

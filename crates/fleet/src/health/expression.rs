@@ -104,11 +104,18 @@ impl Expression {
     /// Upper bound of the cost of one evaluation; 1 if it is not evaluated at all. Two million take some tenths of a
     /// second.
     pub fn cost(&self, subject: &Subject<'_>) -> u64 {
-        subject.context.as_ref().and_then(|_| cost::count(&self.0, subject.object)).unwrap_or(1)
+        subject
+            .context
+            .as_ref()
+            .and_then(|_| cost::count(&self.0, subject.object))
+            .unwrap_or(1)
     }
 
     fn evaluate<'e, 'v>(&'e self, subject: &'e Subject<'v>) -> Result<CowVal<'e, 'v>, EvaluationError> {
-        let context = subject.context.as_ref().filter(|_| cost::count(&self.0, subject.object).is_some());
+        let context = subject
+            .context
+            .as_ref()
+            .filter(|_| cost::count(&self.0, subject.object).is_some());
         let context = context.ok_or(EvaluationError::TooLarge)?;
         Cel::resolve_val(&self.0, context).map_err(|error| EvaluationError::Failed(explain(&error)))
     }
@@ -180,7 +187,11 @@ fn explain_syntax(errors: &ParseErrors) -> ExpressionError {
     match errors.errors.iter().find(|error| error.pos.0 > 0) {
         Some(first) if !is_too_deep => {
             let cause = first.msg.trim().trim_start_matches("Syntax error: ");
-            ExpressionError::Syntax { line: first.pos.0, column: first.pos.1, cause: cut(cause, 200) }
+            ExpressionError::Syntax {
+                line: first.pos.0,
+                column: first.pos.1,
+                cause: cut(cause, 200),
+            }
         }
         _ => ExpressionError::TooDeep,
     }

@@ -55,24 +55,42 @@ struct Trouble {
 /// The trouble of the container that explains most, otherwise of the first.
 fn trouble(status: &Value) -> Option<Trouble> {
     let lists = [&status["initContainerStatuses"], &status["containerStatuses"]];
-    let all = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(trouble_of);
+    let all = lists
+        .into_iter()
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(trouble_of);
     all.min_by_key(|trouble| trouble.rank)
 }
 
 fn trouble_of(container: &Value) -> Option<Trouble> {
     let name = container["name"].as_str().unwrap_or("?");
     let (state, last) = (&container["state"], &container["lastState"]["terminated"]);
-    let trouble = |rank, text| Some(Trouble { rank, text, is_loop: false });
+    let trouble = |rank, text| {
+        Some(Trouble {
+            rank,
+            text,
+            is_loop: false,
+        })
+    };
     match state["waiting"]["reason"].as_str() {
         // The back-off time of the kubelet changes all the time, so it is left out.
         Some(LOOPING) => {
             let end = explain_end(last).map(|end| format!(", {end}")).unwrap_or_default();
-            return Some(Trouble { rank: 0, text: format!("container {name}: {LOOPING}{end}"), is_loop: true });
+            return Some(Trouble {
+                rank: 0,
+                text: format!("container {name}: {LOOPING}{end}"),
+                is_loop: true,
+            });
         }
         Some("ContainerCreating" | "PodInitializing") | None => {}
         Some(reason) => {
-            let message = state["waiting"]["message"].as_str().filter(|message| !message.is_empty());
-            let message = message.map(|message| format!(": {}", cut(message, MAX_QUOTED))).unwrap_or_default();
+            let message = state["waiting"]["message"]
+                .as_str()
+                .filter(|message| !message.is_empty());
+            let message = message
+                .map(|message| format!(": {}", cut(message, MAX_QUOTED)))
+                .unwrap_or_default();
             return trouble(0, format!("container {name}: {reason}{message}"));
         }
     }
@@ -89,6 +107,11 @@ fn trouble_of(container: &Value) -> Option<Trouble> {
 /// `exit code 137 (OOMKilled)`. None: it ended well. The container's own message may hold anything and is not quoted.
 fn explain_end(terminated: &Value) -> Option<String> {
     let code = terminated["exitCode"].as_i64().filter(|code| *code != 0)?;
-    let reason = terminated["reason"].as_str().filter(|reason| !matches!(*reason, "" | "Error" | "Completed"));
-    Some(format!("exit code {code}{}", reason.map(|reason| format!(" ({reason})")).unwrap_or_default()))
+    let reason = terminated["reason"]
+        .as_str()
+        .filter(|reason| !matches!(*reason, "" | "Error" | "Completed"));
+    Some(format!(
+        "exit code {code}{}",
+        reason.map(|reason| format!(" ({reason})")).unwrap_or_default()
+    ))
 }

@@ -20,7 +20,9 @@ const MAX_MESSAGE: usize = 512;
 
 /// What is wrong with a rule, by field.
 pub fn problems(rule: &HealthRuleSpec) -> Vec<(&'static str, ExpressionError)> {
-    rule.expressions().filter_map(|(field, text)| Some((field, Expression::compile(text).err()?))).collect()
+    rule.expressions()
+        .filter_map(|(field, text)| Some((field, Expression::compile(text).err()?)))
+        .collect()
 }
 
 /// The hub's rules, compiled once for all services.
@@ -33,8 +35,13 @@ pub struct HubRules {
 
 impl HubRules {
     pub fn compile(named: Vec<NamedRule>) -> Self {
-        let rules = named.iter().map(|named| Rule::compile(format!("HealthRule {}", named.name), &named.rule));
-        Self { rules: rules.collect(), named }
+        let rules = named
+            .iter()
+            .map(|named| Rule::compile(format!("HealthRule {}", named.name), &named.rule));
+        Self {
+            rules: rules.collect(),
+            named,
+        }
     }
 }
 
@@ -66,8 +73,13 @@ struct Expressions {
 
 impl Rules {
     pub fn compile(own: &[HealthRuleSpec], hubs: Arc<HubRules>) -> Self {
-        let own = own.iter().map(|rule| Rule::compile("health rule of the service".to_owned(), rule));
-        Self { own: own.collect(), hubs }
+        let own = own
+            .iter()
+            .map(|rule| Rule::compile("health rule of the service".to_owned(), rule));
+        Self {
+            own: own.collect(),
+            hubs,
+        }
     }
 
     /// Whether one of these rules judges a kind.
@@ -76,7 +88,10 @@ impl Rules {
     }
 
     fn find(&self, group: &str, kind: &str) -> Option<&Rule> {
-        self.own.iter().chain(&self.hubs.rules).find(|rule| rule.group == group && rule.kind == kind)
+        self.own
+            .iter()
+            .chain(&self.hubs.rules)
+            .find(|rule| rule.group == group && rule.kind == kind)
     }
 
     /// Like [`evaluate`], but by the first rule for the object's kind if there is one.
@@ -91,7 +106,12 @@ impl Rules {
 impl Rule {
     fn compile(name: String, rule: &HealthRuleSpec) -> Self {
         let expressions = Expressions::compile(rule).map_err(|(field, error)| format!("{field}: {error}"));
-        Self { name, group: rule.group.clone(), kind: rule.kind.clone(), expressions }
+        Self {
+            name,
+            group: rule.group.clone(),
+            kind: rule.kind.clone(),
+            expressions,
+        }
     }
 
     /// If one expression has no value the verdict is Unknown, whatever the others say.
@@ -101,7 +121,10 @@ impl Rule {
             Err(problem) => Err(problem.clone()),
         };
         judged.unwrap_or_else(|problem| {
-            (Health::Unknown, cut(&format!("{} can't judge it: {problem}", self.name), MAX_MESSAGE))
+            (
+                Health::Unknown,
+                cut(&format!("{} can't judge it: {problem}", self.name), MAX_MESSAGE),
+            )
         })
     }
 }
@@ -123,7 +146,9 @@ impl Expressions {
         let seen = visible(object);
         let subject = Subject::new(&seen);
         let holds = |field: &str, expression: &Expression| {
-            expression.is_true(&subject).map_err(|error: EvaluationError| format!("{field}: {error}"))
+            expression
+                .is_true(&subject)
+                .map_err(|error: EvaluationError| format!("{field}: {error}"))
         };
         let optional =
             |field: &str, expression: &Option<Expression>| expression.as_ref().map_or(Ok(false), |e| holds(field, e));
@@ -143,7 +168,11 @@ impl Expressions {
             Some(Err(error)) => format!("message: {error}"),
             None => String::new(),
         };
-        Ok(if health == Health::Failed { failed(message) } else { progress(message) })
+        Ok(if health == Health::Failed {
+            failed(message)
+        } else {
+            progress(message)
+        })
     }
 }
 

@@ -76,21 +76,35 @@ mod tests {
     use super::*;
 
     fn rule(name: &str, kind: &str, current: &str) -> NamedRule {
-        let rule = HealthRuleSpec { kind: kind.to_owned(), current: current.to_owned(), ..HealthRuleSpec::default() };
-        NamedRule { name: name.to_owned(), rule }
+        let rule = HealthRuleSpec {
+            kind: kind.to_owned(),
+            current: current.to_owned(),
+            ..HealthRuleSpec::default()
+        };
+        NamedRule {
+            name: name.to_owned(),
+            rule,
+        }
     }
 
     fn check(rules: Vec<NamedRule>, in_force: usize, unused: &[(&str, &str)]) {
         let selection = select(rules);
         assert_eq!(selection.in_force.len(), in_force);
-        let told: Vec<(&str, &str)> =
-            selection.unused.iter().map(|(name, why)| (name.as_str(), why.reason())).collect();
+        let told: Vec<(&str, &str)> = selection
+            .unused
+            .iter()
+            .map(|(name, why)| (name.as_str(), why.reason()))
+            .collect();
         assert_eq!(told, unused);
     }
 
     #[test]
     fn the_first_by_name_judges_a_kind() {
-        check(vec![rule("b", "Boat", "true"), rule("a", "Boat", "false")], 1, &[("b", "Overridden")]);
+        check(
+            vec![rule("b", "Boat", "true"), rule("a", "Boat", "false")],
+            1,
+            &[("b", "Overridden")],
+        );
         let selection = select(vec![rule("b", "Boat", "true"), rule("a", "Boat", "false")]);
         assert_eq!(selection.in_force[0].name, "a");
         let told = selection.unused["b"].to_string();
@@ -103,9 +117,17 @@ mod tests {
 
     #[test]
     fn more_than_agents_take_is_refused_by_name() {
-        let many = |count: usize| (0..count).map(|n| rule(&format!("r{n:03}"), &format!("Kind{n}"), "true")).collect();
+        let many = |count: usize| {
+            (0..count)
+                .map(|n| rule(&format!("r{n:03}"), &format!("Kind{n}"), "true"))
+                .collect()
+        };
         check(many(MAX_RULES), MAX_RULES, &[]);
-        check(many(MAX_RULES + 2), MAX_RULES, &[("r064", "TooManyRules"), ("r065", "TooManyRules")]);
+        check(
+            many(MAX_RULES + 2),
+            MAX_RULES,
+            &[("r064", "TooManyRules"), ("r065", "TooManyRules")],
+        );
         let long = "true && ".repeat(120) + "true";
         let full = |name: &str, kind: &str| NamedRule {
             rule: HealthRuleSpec {
@@ -116,14 +138,20 @@ mod tests {
             },
             name: name.to_owned(),
         };
-        let mut large: Vec<NamedRule> = (0..20).map(|n| full(&format!("a{n:02}"), &format!("Kind{n}"))).collect();
+        let mut large: Vec<NamedRule> = (0..20)
+            .map(|n| full(&format!("a{n:02}"), &format!("Kind{n}")))
+            .collect();
         large.push(rule("z", "Small", "true"));
         let selection = select(large);
         let bytes: usize = selection.in_force.iter().map(length).sum();
         assert!(bytes <= MAX_RULES_BYTES && bytes > MAX_RULES_BYTES - 4096, "{bytes}");
         // A smaller rule is in force all the same.
         assert_eq!(selection.in_force.last().map(|rule| rule.name.as_str()), Some("z"));
-        assert!(selection.unused.values().all(|why| why.reason() == "RulesTooLarge"), "{:?}", selection.unused);
+        assert!(
+            selection.unused.values().all(|why| why.reason() == "RulesTooLarge"),
+            "{:?}",
+            selection.unused
+        );
         assert!(selection.unused.contains_key("a19"));
     }
 }

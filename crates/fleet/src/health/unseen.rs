@@ -30,7 +30,9 @@ pub fn is_unseen(object: &Value, has_status: bool) -> bool {
 pub fn grace_left(object: &Value, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let created: Timestamp = object["metadata"]["creationTimestamp"].as_str()?.parse().ok()?;
     let age = now.as_second() - created.as_second();
-    (-SKEW_SECONDS..grace_seconds).contains(&age).then(|| grace_seconds - age.max(0))
+    (-SKEW_SECONDS..grace_seconds)
+        .contains(&age)
+        .then(|| grace_seconds - age.max(0))
 }
 
 #[cfg(test)]
@@ -41,7 +43,9 @@ mod tests {
         let object: Value = serde_saphyr::from_str(object).unwrap();
         let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let now = Timestamp::from_second(created.as_second() + seconds_later).unwrap();
-        let left = is_unseen(&object, has_status).then(|| grace_left(&object, GRACE_SECONDS, now)).flatten();
+        let left = is_unseen(&object, has_status)
+            .then(|| grace_left(&object, GRACE_SECONDS, now))
+            .flatten();
         assert_eq!(left, expected, "{object}");
     }
 

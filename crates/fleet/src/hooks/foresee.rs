@@ -26,10 +26,21 @@ pub fn foresee_hooks(
     let departing = record.take_departing(deployment, resolved);
     let mut told: Vec<PlannedHook> = departing.iter().map(tell_departing).collect();
     let (terms, obstacle) = (terms_of(deployment), held.map(str::to_owned));
-    let mut view = Foresight { hooks: &resolved.hooks, record: &record, terms, obstacle };
-    for phase in [HookPhase::PreSync, HookPhase::Sync, HookPhase::PostSync, HookPhase::Test] {
+    let mut view = Foresight {
+        hooks: &resolved.hooks,
+        record: &record,
+        terms,
+        obstacle,
+    };
+    for phase in [
+        HookPhase::PreSync,
+        HookPhase::Sync,
+        HookPhase::PostSync,
+        HookPhase::Test,
+    ] {
         if matches!(phase, HookPhase::PostSync | HookPhase::Test) && !resolved.complete {
-            view.obstacle.get_or_insert_with(|| "the source can't be read completely".to_owned());
+            view.obstacle
+                .get_or_insert_with(|| "the source can't be read completely".to_owned());
         }
         told.extend(view.tell(phase));
     }
@@ -42,7 +53,12 @@ pub fn foresee_hooks(
 /// The hooks of a removal.
 pub fn foresee_farewell(record: &Record, deployment: &Deployment, held: Option<&str>) -> Vec<PlannedHook> {
     let terms = terms_of(deployment);
-    let mut view = Foresight { hooks: &record.farewell, record, terms, obstacle: held.map(str::to_owned) };
+    let mut view = Foresight {
+        hooks: &record.farewell,
+        record,
+        terms,
+        obstacle: held.map(str::to_owned),
+    };
     let mut told = view.tell(HookPhase::PreDelete);
     told.extend(view.tell(HookPhase::PostDelete));
     told
@@ -98,7 +114,11 @@ fn tell_departing(run: &Run) -> PlannedHook {
         phase: run.phase,
         wave: 0,
         test: run.test.clone(),
-        effect: if run.is_running() { HookEffect::End } else { HookEffect::Remove },
+        effect: if run.is_running() {
+            HookEffect::End
+        } else {
+            HookEffect::Remove
+        },
         message: String::new(),
     }
 }
@@ -128,9 +148,16 @@ mod tests {
 
     /// A source that contains only hooks.
     fn source(hooks: &[ResolvedHook], errors: &[&str]) -> Resolved {
-        let render = Render { objects: Vec::new(), errors: errors.iter().map(|&error| error.to_owned()).collect() };
+        let render = Render {
+            objects: Vec::new(),
+            errors: errors.iter().map(|&error| error.to_owned()).collect(),
+        };
         let Deployment { ceiling, .. } = deployment("1");
-        let terms = Terms { target_namespace: "web", ceiling: &ceiling, options: &ApplyOptions::default() };
+        let terms = Terms {
+            target_namespace: "web",
+            ceiling: &ceiling,
+            options: &ApplyOptions::default(),
+        };
         let mut resolved = resolve(render, "uid", terms, &Default::default());
         resolved.hooks = hooks.to_vec();
         resolved
@@ -149,20 +176,28 @@ mod tests {
 
     fn lines(told: Vec<PlannedHook>) -> Vec<String> {
         let line = |hook: PlannedHook| {
-            format!("{} {:?} {}", hook.object.name, hook.effect, hook.message).trim_end().to_owned()
+            format!("{} {:?} {}", hook.object.name, hook.effect, hook.message)
+                .trim_end()
+                .to_owned()
         };
         told.into_iter().map(line).collect()
     }
 
     fn check(last: Option<&Record>, deployment: &Deployment, source: &Resolved, held: Option<&str>, expected: &[&str]) {
-        assert_eq!(lines(foresee_hooks(last.cloned(), deployment, source, false, held)), expected);
+        assert_eq!(
+            lines(foresee_hooks(last.cloned(), deployment, source, false, held)),
+            expected
+        );
     }
 
     /// The record of a first version with these runs.
     fn record_of(deployment: &Deployment, runs: &[(&ResolvedHook, HookState)]) -> Record {
         let mut record = Record::next(None, version_of(deployment), false);
         for (hook, state) in runs {
-            let run = Run { terms: terms_of(deployment), ..run(&record, hook, *state) };
+            let run = Run {
+                terms: terms_of(deployment),
+                ..run(&record, hook, *state)
+            };
             record.note(run);
         }
         record
@@ -174,13 +209,31 @@ mod tests {
         let [migrate, check_hook, post, smoke, ..] = &hooks;
         let all = source(&hooks, &[]);
         check(None, &one, &source(&[], &[]), None, &[]);
-        let fresh = ["migrate Run", "check Run", "post Run", "smoke Run", "alarm RunOnFailure"];
+        let fresh = [
+            "migrate Run",
+            "check Run",
+            "post Run",
+            "smoke Run",
+            "alarm RunOnFailure",
+        ];
         check(None, &one, &all, None, &fresh);
-        let held = ["migrate Held why", "check Held why", "post Held why", "smoke Held why", "alarm Held why"];
+        let held = [
+            "migrate Held why",
+            "check Held why",
+            "post Held why",
+            "smoke Held why",
+            "alarm Held why",
+        ];
         check(None, &one, &all, Some("why"), &held);
         let unread = "Held the source can't be read completely";
         let (post_unread, smoke_unread) = (format!("post {unread}"), format!("smoke {unread}"));
-        let torn = ["migrate Run", "check Run", &post_unread, &smoke_unread, "alarm RunOnFailure"];
+        let torn = [
+            "migrate Run",
+            "check Run",
+            &post_unread,
+            &smoke_unread,
+            "alarm RunOnFailure",
+        ];
         check(None, &one, &source(&hooks, &["a.yaml"]), None, &torn);
 
         let running = record_of(&one, &[(migrate, HookState::Running)]);
@@ -189,20 +242,41 @@ mod tests {
             &one,
             &all,
             None,
-            &["migrate Running", "check Run", "post Run", "smoke Run", "alarm RunOnFailure"],
+            &[
+                "migrate Running",
+                "check Run",
+                "post Run",
+                "smoke Run",
+                "alarm RunOnFailure",
+            ],
         );
         let failed = record_of(&one, &[(migrate, HookState::Failed)]);
         let why = "Held PreSync hook Job.batch web/migrate failed";
         let (a, b, c) = (format!("check {why}"), format!("post {why}"), format!("smoke {why}"));
-        check(Some(&failed), &one, &all, None, &["migrate Failed", &a, &b, &c, "alarm RunOnFailure"]);
+        check(
+            Some(&failed),
+            &one,
+            &all,
+            None,
+            &["migrate Failed", &a, &b, &c, "alarm RunOnFailure"],
+        );
         // Other Secrets change the terms.
-        let rotated = Deployment { secrets: Some(Digest::of("new")), ..one.clone() };
+        let rotated = Deployment {
+            secrets: Some(Digest::of("new")),
+            ..one.clone()
+        };
         check(Some(&failed), &rotated, &all, None, &fresh);
 
         let done = [migrate, check_hook, post, smoke].map(|hook| (hook, HookState::Succeeded));
-        let done = Record { complete: true, ..record_of(&one, &done) };
+        let done = Record {
+            complete: true,
+            ..record_of(&one, &done)
+        };
         check(Some(&done), &one, &all, None, &[]);
-        let untested = Record { complete: true, ..record_of(&one, &[]) };
+        let untested = Record {
+            complete: true,
+            ..record_of(&one, &[])
+        };
         check(Some(&untested), &one, &all, None, &["smoke Run"]);
     }
 
@@ -210,10 +284,23 @@ mod tests {
     fn the_next_version_ends_what_runs_and_removes_what_it_does_not_state() {
         let (hooks, one, two) = (ours(), deployment("1"), deployment("2"));
         let [migrate, check_hook, post, ..] = &hooks;
-        let states = [(migrate, HookState::Succeeded), (check_hook, HookState::Running), (post, HookState::Succeeded)];
-        let last = Record { complete: true, ..record_of(&one, &states) };
+        let states = [
+            (migrate, HookState::Succeeded),
+            (check_hook, HookState::Running),
+            (post, HookState::Succeeded),
+        ];
+        let last = Record {
+            complete: true,
+            ..record_of(&one, &states)
+        };
         let next = source(std::slice::from_ref(migrate), &[]);
-        check(Some(&last), &two, &next, None, &["check End", "post Remove", "migrate Run"]);
+        check(
+            Some(&last),
+            &two,
+            &next,
+            None,
+            &["check End", "post Remove", "migrate Run"],
+        );
         // `post` runs only at an install.
         let same = source(&hooks, &[]);
         check(
@@ -221,7 +308,13 @@ mod tests {
             &two,
             &same,
             None,
-            &["check End", "migrate Run", "check Run", "smoke Run", "alarm RunOnFailure"],
+            &[
+                "check End",
+                "migrate Run",
+                "check Run",
+                "smoke Run",
+                "alarm RunOnFailure",
+            ],
         );
         let kept = Deployment { prune: false, ..two };
         check(Some(&last), &kept, &next, None, &["check End", "migrate Run"]);
@@ -233,7 +326,10 @@ mod tests {
         let mut record = Record::of_version(None, &one, &source(&ours(), &[]), false);
         assert_eq!(lines(foresee_farewell(&record, &one, None)), ["bye Run"]);
         assert_eq!(lines(foresee_farewell(&record, &one, Some("why"))), ["bye Held why"]);
-        let farewell = Run { terms: terms_of(&one), ..run(&record, &ours()[5], HookState::Succeeded) };
+        let farewell = Run {
+            terms: terms_of(&one),
+            ..run(&record, &ours()[5], HookState::Succeeded)
+        };
         record.note(farewell);
         assert!(foresee_farewell(&record, &one, None).is_empty());
     }

@@ -62,8 +62,15 @@ impl CommitNews {
 
     /// The same status after another commit replaced this one.
     pub fn superseded(self) -> Self {
-        let description = cut(&format!("{}; {}", self.description, Course::Superseded), MAX_DESCRIPTION);
-        Self { state: CommitState::Superseded, description, ..self }
+        let description = cut(
+            &format!("{}; {}", self.description, Course::Superseded),
+            MAX_DESCRIPTION,
+        );
+        Self {
+            state: CommitState::Superseded,
+            description,
+            ..self
+        }
     }
 
     /// The status for one of the set's clusters.
@@ -73,7 +80,13 @@ impl CommitNews {
             _ => cut(&standing.to_string(), MAX_DESCRIPTION),
         };
         let context = format!("{}/{cluster}", self.context);
-        Self { commit: self.commit.clone(), context, set: self.set.clone(), state, description }
+        Self {
+            commit: self.commit.clone(),
+            context,
+            set: self.set.clone(),
+            state,
+            description,
+        }
     }
 }
 

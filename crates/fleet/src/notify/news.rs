@@ -92,7 +92,15 @@ pub struct RolloutNews {
 
 impl RolloutNews {
     pub fn total(&self) -> usize {
-        let Counts { updated, progressing, failed, deferred, waiting, standing, soaking: _ } = self.clusters;
+        let Counts {
+            updated,
+            progressing,
+            failed,
+            deferred,
+            waiting,
+            standing,
+            soaking: _,
+        } = self.clusters;
         updated + progressing + failed + deferred + waiting + standing
     }
 
@@ -103,7 +111,13 @@ impl RolloutNews {
 
     /// The headline.
     pub fn title(&self) -> String {
-        let Self { namespace, set, number, course, .. } = self;
+        let Self {
+            namespace,
+            set,
+            number,
+            course,
+            ..
+        } = self;
         format!("{namespace}/{set}: rollout {number} {course}, {}", self.progress())
     }
 
@@ -122,10 +136,21 @@ impl RolloutNews {
             (counts.waiting, "waiting"),
             (counts.standing, "left out"),
         ];
-        let told = told.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        let told = told
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"));
         let told = told.collect::<Vec<_>>().join(", ");
-        let step = if self.step.is_empty() { String::new() } else { format!("step {}", self.step) };
-        let line = [step, told].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
+        let step = if self.step.is_empty() {
+            String::new()
+        } else {
+            format!("step {}", self.step)
+        };
+        let line = [step, told]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(": ");
         lines.extend((!line.is_empty()).then_some(line));
         lines.extend((!self.revision.is_empty()).then(|| self.revision.clone()));
         lines.extend((!self.summary.is_empty()).then(|| self.summary.clone()));
@@ -158,8 +183,19 @@ pub struct ServiceNews {
 
 impl ServiceNews {
     fn line(&self) -> String {
-        let Self { namespace, name, cluster, is_well, message, .. } = self;
-        let how = if *is_well && message.is_empty() { "is well again" } else { message.as_str() };
+        let Self {
+            namespace,
+            name,
+            cluster,
+            is_well,
+            message,
+            ..
+        } = self;
+        let how = if *is_well && message.is_empty() {
+            "is well again"
+        } else {
+            message.as_str()
+        };
         format!("{namespace}/{name} on {cluster}: {how}")
     }
 }
@@ -167,22 +203,41 @@ impl ServiceNews {
 /// Many services in one message: a headline for all, and a line for each of the first `most`. Failed ones come first.
 pub fn tell_services(services: &[ServiceNews], most: usize) -> (String, Vec<String>) {
     let (well, ill): (Vec<_>, Vec<_>) = services.iter().partition(|service| service.is_well);
-    let noun = |count: usize| if count == 1 { "1 service".to_owned() } else { format!("{count} services") };
+    let noun = |count: usize| {
+        if count == 1 {
+            "1 service".to_owned()
+        } else {
+            format!("{count} services")
+        }
+    };
     let verb = |count: usize, one: &'static str, many: &'static str| if count == 1 { one } else { many };
     let title = match (ill.len(), well.len()) {
         (0, well) => format!("{} {} well again", noun(well), verb(well, "is", "are")),
         (ill, 0) => format!("{} {}", noun(ill), verb(ill, "fails", "fail")),
         (ill, well) => {
-            format!("{} {}, {well} {} well again", noun(ill), verb(ill, "fails", "fail"), verb(well, "is", "are"))
+            format!(
+                "{} {}, {well} {} well again",
+                noun(ill),
+                verb(ill, "fails", "fail"),
+                verb(well, "is", "are")
+            )
         }
     };
-    let mut lines: Vec<String> = ill.iter().chain(&well).take(most).map(|service| service.line()).collect();
+    let mut lines: Vec<String> = ill
+        .iter()
+        .chain(&well)
+        .take(most)
+        .map(|service| service.line())
+        .collect();
     let more = services.len().saturating_sub(most);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
-    let mut summaries: Vec<&str> =
-        services.iter().map(|service| service.summary.as_str()).filter(|text| !text.is_empty()).collect();
+    let mut summaries: Vec<&str> = services
+        .iter()
+        .map(|service| service.summary.as_str())
+        .filter(|text| !text.is_empty())
+        .collect();
     summaries.sort_unstable();
     summaries.dedup();
     lines.extend(summaries.into_iter().take(3).map(str::to_owned));

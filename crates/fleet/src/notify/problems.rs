@@ -13,7 +13,10 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     }
 
     if spec.address.is_none() && kind == ProviderType::Email {
-        found.push(("address", "name the mail server: smtp://HOST or smtps://HOST".to_owned()));
+        found.push((
+            "address",
+            "name the mail server: smtp://HOST or smtps://HOST".to_owned(),
+        ));
     }
     if spec.address.is_none() && kind.is_git_host() {
         found.push(("address", "name the repository: https://HOST/OWNER/NAME".to_owned()));
@@ -51,7 +54,11 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
 }
 
 pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), String> {
-    let schemes: &[&str] = if kind == ProviderType::Email { &["smtp", "smtps"] } else { &["https", "http"] };
+    let schemes: &[&str] = if kind == ProviderType::Email {
+        &["smtp", "smtps"]
+    } else {
+        &["https", "http"]
+    };
     let known = address.split_once("://").filter(|(scheme, _)| schemes.contains(scheme));
     let Some((_, rest)) = known else {
         return Err(format!("it begins with {}://", schemes.join(":// or ")));
@@ -65,7 +72,9 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
         return Err("it names no host".to_owned());
     }
     if host.contains('@') || rest.contains(['?', '#']) {
-        return Err("it has a user, a query or a fragment: put secrets into the Secret, as token or address".to_owned());
+        return Err(
+            "it has a user, a query or a fragment: put secrets into the Secret, as token or address".to_owned(),
+        );
     }
 
     match kind {
@@ -83,9 +92,13 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
 /// Whether it is a plain address for an envelope: without display names, comments, quotes or other scripts.
 fn is_mailbox(text: &str) -> bool {
     let is_plain = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&b))
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&b))
     };
     let is_host =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
-    text.rsplit_once('@').is_some_and(|(name, host)| is_plain(name) && is_host(host))
+    text.rsplit_once('@')
+        .is_some_and(|(name, host)| is_plain(name) && is_host(host))
 }

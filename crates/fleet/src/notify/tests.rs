@@ -17,7 +17,11 @@ fn rollout(course: Course, updated: usize) -> RolloutNews {
         number: 7,
         course,
         step: "canary".to_owned(),
-        clusters: Counts { updated, waiting: 300 - updated, ..Counts::default() },
+        clusters: Counts {
+            updated,
+            waiting: 300 - updated,
+            ..Counts::default()
+        },
         halted_by: None,
         cause: String::new(),
         revision: "main@sha1:abc".to_owned(),
@@ -34,7 +38,12 @@ fn a_rollout_is_told_in_a_line_and_its_details() {
     assert_eq!(news.title(), "team-a/web: rollout 7 is halted, 212/300 healthy");
     assert_eq!(
         news.details(),
-        ["farwater-admin/east: failed: it crashes", "step canary: 1 failed, 87 waiting", "main@sha1:abc", "production",]
+        [
+            "farwater-admin/east: failed: it crashes",
+            "step canary: 1 failed, 87 waiting",
+            "main@sha1:abc",
+            "production",
+        ]
     );
     let mut done = rollout(Course::Complete, 300);
     (done.step, done.revision, done.summary) = Default::default();
@@ -48,16 +57,28 @@ fn a_rollout_is_told_in_a_line_and_its_details() {
 fn where_nothing_can_be_edited_a_rollout_is_a_few_messages() {
     let begun = rollout(Course::Progressing, 0);
     let more = rollout(Course::Progressing, 100);
-    let halted = RolloutNews { halted_by: Some("east".to_owned()), ..rollout(Course::Halted, 100) };
-    let elsewhere = RolloutNews { halted_by: Some("west".to_owned()), ..halted.clone() };
-    let step = RolloutNews { step: "rest".to_owned(), ..more.clone() };
+    let halted = RolloutNews {
+        halted_by: Some("east".to_owned()),
+        ..rollout(Course::Halted, 100)
+    };
+    let elsewhere = RolloutNews {
+        halted_by: Some("west".to_owned()),
+        ..halted.clone()
+    };
+    let step = RolloutNews {
+        step: "rest".to_owned(),
+        ..more.clone()
+    };
     assert!(begun.is_turn_from(None, false));
     assert!(!more.is_turn_from(Some(&begun), true));
     assert!(halted.is_turn_from(Some(&more), false) && elsewhere.is_turn_from(Some(&halted), false));
     assert!(step.is_turn_from(Some(&more), true) && !step.is_turn_from(Some(&more), false));
     assert!(rollout(Course::Complete, 300).is_turn_from(Some(&begun), false));
     assert!(!rollout(Course::Superseded, 3).is_turn_from(Some(&begun), false));
-    assert!(rollout(Course::Superseded, 3).is_turn_from(Some(&halted), false), "nobody stands before it any more");
+    assert!(
+        rollout(Course::Superseded, 3).is_turn_from(Some(&halted), false),
+        "nobody stands before it any more"
+    );
 }
 
 #[test]
@@ -68,8 +89,15 @@ fn a_commit_has_a_status_under_a_context_of_its_own() {
             news.halted_by = Some("east".to_owned());
         }
         let status = CommitNews::of_rollout(&news, "abc", "farwater");
-        assert_eq!((status.state, status.description.as_str()), (state, description), "{course:?}");
-        assert_eq!((status.commit.as_str(), status.context.as_str()), ("abc", "farwater/team-a/web"));
+        assert_eq!(
+            (status.state, status.description.as_str()),
+            (state, description),
+            "{course:?}"
+        );
+        assert_eq!(
+            (status.commit.as_str(), status.context.as_str()),
+            ("abc", "farwater/team-a/web")
+        );
     };
     check(Course::Progressing, CommitState::Running, "212/300 healthy");
     check(Course::Paused, CommitState::Running, "212/300 healthy; is paused");
@@ -83,8 +111,11 @@ fn a_commit_has_a_status_under_a_context_of_its_own() {
     assert!(status.description.len() <= MAX_DESCRIPTION && status.context == "hub-2/team-a/web");
     let later = CommitNews::of_rollout(&rollout(Course::Progressing, 3), "abc", "farwater").superseded();
     assert_eq!(later.description, "3/300 healthy; gave way to a newer one");
-    let member =
-        status.of_member("farwater-admin/east", CommitState::Failed, &Standing::Failed("it crashes".to_owned()));
+    let member = status.of_member(
+        "farwater-admin/east",
+        CommitState::Failed,
+        &Standing::Failed("it crashes".to_owned()),
+    );
     assert_eq!(member.context, "hub-2/team-a/web/farwater-admin/east");
     assert_eq!(member.description, "failed: it crashes");
 }
@@ -114,20 +145,34 @@ fn many_services_are_one_message() {
         name: format!("s{n}"),
         cluster: "east".to_owned(),
         is_well,
-        message: if is_well { String::new() } else { "Deployment web: it crashes".to_owned() },
+        message: if is_well {
+            String::new()
+        } else {
+            "Deployment web: it crashes".to_owned()
+        },
         summary: "production".to_owned(),
     };
     let (title, lines) = tell_services(&[service(1, true), service(2, false)], 20);
     assert_eq!(title, "1 service fails, 1 is well again");
     assert_eq!(
         lines,
-        ["team-a/s2 on east: Deployment web: it crashes", "team-a/s1 on east: is well again", "production"]
+        [
+            "team-a/s2 on east: Deployment web: it crashes",
+            "team-a/s1 on east: is well again",
+            "production"
+        ]
     );
-    let gone = ServiceNews { message: "was deleted".to_owned(), ..service(3, true) };
+    let gone = ServiceNews {
+        message: "was deleted".to_owned(),
+        ..service(3, true)
+    };
     assert_eq!(tell_services(&[gone], 20).1[0], "team-a/s3 on east: was deleted");
     let many: Vec<_> = (0..5000).map(|n| service(n, false)).collect();
     let (title, lines) = tell_services(&many, 20);
-    assert_eq!((title.as_str(), lines.len(), lines[20].as_str()), ("5000 services fail", 22, "and 4980 more"));
+    assert_eq!(
+        (title.as_str(), lines.len(), lines[20].as_str()),
+        ("5000 services fail", 22, "and 4980 more")
+    );
     assert_eq!(tell_services(&[service(1, true)], 20).0, "1 service is well again");
 }
 
@@ -145,7 +190,10 @@ fn of_a_thread_the_newest_waits_and_what_was_told_is_not_told_again() {
 #[test]
 fn waits_grow_to_an_hour_and_heed_what_is_asked_for() {
     let seconds = |failures, asked| wait_after(failures, asked).as_secs();
-    assert_eq!([1, 2, 3, 11, 12, 99].map(|failures| seconds(failures, None)), [2, 4, 8, 2048, 3600, 3600]);
+    assert_eq!(
+        [1, 2, 3, 11, 12, 99].map(|failures| seconds(failures, None)),
+        [2, 4, 8, 2048, 3600, 3600]
+    );
     assert_eq!(seconds(1, Some(Duration::from_secs(30))), 30);
     assert_eq!(seconds(1, Some(Duration::from_secs(1 << 20))), 3600);
 }
@@ -165,21 +213,41 @@ fn a_rule_selects_by_kind_name_and_labels() {
     check(source("db", json!({})), false);
     check(source("*", json!({"team": "a"})), true);
     check(source("*", json!({"team": "b"})), false);
-    assert!(!selects(&[source("*", json!({}))], EventKind::ServiceDeployment, "web", &labels));
-    assert_eq!(Course::from(RolloutPhase::Halted).severity(), farwater_api::notification_rule::EventSeverity::Error);
+    assert!(!selects(
+        &[source("*", json!({}))],
+        EventKind::ServiceDeployment,
+        "web",
+        &labels
+    ));
+    assert_eq!(
+        Course::from(RolloutPhase::Halted).severity(),
+        farwater_api::notification_rule::EventSeverity::Error
+    );
 }
 
 #[test]
 fn what_makes_no_sense_is_named_by_its_field_and_no_value_is_quoted() {
     let check = |spec: Value, expected: &[&str]| {
         let spec: NotificationProviderSpec = serde_json::from_value(spec).unwrap();
-        let found: Vec<String> = problems(&spec).into_iter().map(|(field, why)| format!("{field}: {why}")).collect();
+        let found: Vec<String> = problems(&spec)
+            .into_iter()
+            .map(|(field, why)| format!("{field}: {why}"))
+            .collect();
         assert_eq!(found, expected, "{spec:?}");
     };
     let secret = json!({"name": "x"});
-    check(json!({"type": "generic", "address": "https://x/y", "secretRef": secret}), &[]);
-    check(json!({"type": "github", "address": "https://github.com/a/b", "secretRef": secret}), &[]);
-    check(json!({"type": "email", "address": "smtp://mail:587", "email": {"from": "a@b", "to": ["c@d"]}}), &[]);
+    check(
+        json!({"type": "generic", "address": "https://x/y", "secretRef": secret}),
+        &[],
+    );
+    check(
+        json!({"type": "github", "address": "https://github.com/a/b", "secretRef": secret}),
+        &[],
+    );
+    check(
+        json!({"type": "email", "address": "smtp://mail:587", "email": {"from": "a@b", "to": ["c@d"]}}),
+        &[],
+    );
     check(
         json!({"type": "generic", "address": "https://user:hunter2@x/y", "secretRef": secret}),
         &["address: it has a user, a query or a fragment: put secrets into the Secret, as token or address"],

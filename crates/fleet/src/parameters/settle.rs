@@ -33,12 +33,28 @@ impl Names {
     }
 
     pub fn state(&mut self, name: &str, value: Value, origin: Origin, secret: bool) {
-        self.add(name, Candidate { rank: Rank::Stated, origin, secret, value });
+        self.add(
+            name,
+            Candidate {
+                rank: Rank::Stated,
+                origin,
+                secret,
+                value,
+            },
+        );
     }
 
     /// Adds a value of an object that is named as a whole.
     pub fn add_whole(&mut self, index: usize, name: &str, value: Value, origin: Origin) {
-        self.add(name, Candidate { rank: Rank::Whole(index), origin, secret: false, value });
+        self.add(
+            name,
+            Candidate {
+                rank: Rank::Whole(index),
+                origin,
+                secret: false,
+                value,
+            },
+        );
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -53,25 +69,53 @@ impl Names {
 
     /// Adds the keys of a ConfigMap or Secret.
     pub fn take(&mut self, texts: &Texts, taken: Taken<'_>, settled: &mut Settled) {
-        let Taken { what, keys, prefix, origin, secret, index } = taken;
+        let Taken {
+            what,
+            keys,
+            prefix,
+            origin,
+            secret,
+            index,
+        } = taken;
         let is_whole = keys.is_empty();
-        let keys: Vec<&str> = if is_whole { texts.0.keys().map(String::as_str).collect() } else { keys.to_vec() };
+        let keys: Vec<&str> = if is_whole {
+            texts.0.keys().map(String::as_str).collect()
+        } else {
+            keys.to_vec()
+        };
         let rank = if is_whole { Rank::Whole(index) } else { Rank::Stated };
         for key in keys {
             let (what, text) = (what.clone(), texts.0.get(key));
             let value = match text {
                 Some(Some(text)) => text.clone().into(),
                 Some(None) => {
-                    settled.problems.push(Problem::NotText { what, key: key.to_owned() });
+                    settled.problems.push(Problem::NotText {
+                        what,
+                        key: key.to_owned(),
+                    });
                     continue;
                 }
                 None => {
-                    settled.problems.push(Problem::KeyMissing { what, key: key.to_owned() });
+                    settled.problems.push(Problem::KeyMissing {
+                        what,
+                        key: key.to_owned(),
+                    });
                     continue;
                 }
             };
-            let origin = Origin { key: key.to_owned(), ..origin.clone() };
-            self.add(&format!("{prefix}{key}"), Candidate { rank, origin, secret, value });
+            let origin = Origin {
+                key: key.to_owned(),
+                ..origin.clone()
+            };
+            self.add(
+                &format!("{prefix}{key}"),
+                Candidate {
+                    rank,
+                    origin,
+                    secret,
+                    value,
+                },
+            );
         }
     }
 }
@@ -96,10 +140,18 @@ impl Settled {
                 && (first.rank, second.rank) == (Rank::Stated, Rank::Stated)
             {
                 let origins = Box::new([first.origin.clone(), second.origin.clone()]);
-                self.problems.push(Problem::Twice { name: value_name(&path), origins });
+                self.problems.push(Problem::Twice {
+                    name: value_name(&path),
+                    origins,
+                });
             }
             let mut candidates = candidates.into_iter();
-            let Some(Candidate { origin, secret, value, .. }) = candidates.next() else { continue };
+            let Some(Candidate {
+                origin, secret, value, ..
+            }) = candidates.next()
+            else {
+                continue;
+            };
             let shown = ParameterValue {
                 name: value_name(&path),
                 origin,
@@ -119,7 +171,12 @@ impl Settled {
     /// Records a value that can only come from one place.
     pub fn tell(&mut self, path: &[&str], origin: Origin, value: Value) {
         let (name, value) = (value_name(path), Some(value));
-        self.values_of.push(ParameterValue { name, origin, value, ..ParameterValue::default() });
+        self.values_of.push(ParameterValue {
+            name,
+            origin,
+            value,
+            ..ParameterValue::default()
+        });
     }
 }
 
@@ -127,7 +184,10 @@ impl Settled {
 pub fn value_name(path: &[&str]) -> String {
     let mut text = String::new();
     for name in path {
-        let is_plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        let is_plain = !name.is_empty()
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         match (is_plain, text.is_empty()) {
             (true, true) => text.push_str(name),
             (true, false) => text.extend([".", name]),

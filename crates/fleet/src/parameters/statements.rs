@@ -36,9 +36,18 @@ pub fn read_statements(parameters: &[Parameter]) -> impl Iterator<Item = (usize,
 
 fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     let Parameter { from, keys, prefix } = parameter;
-    let ParameterSource { context, config_map, secret, backend, cluster_secret, cluster } = from;
+    let ParameterSource {
+        context,
+        config_map,
+        secret,
+        backend,
+        cluster_secret,
+        cluster,
+    } = from;
     let before = prefix.as_deref().unwrap_or_default();
-    let names = [context, config_map, secret, backend, cluster_secret].into_iter().flatten();
+    let names = [context, config_map, secret, backend, cluster_secret]
+        .into_iter()
+        .flatten();
     if names.chain(keys).any(|name| has_control(name)) {
         return Err(CONTROL.to_owned());
     }
@@ -50,7 +59,10 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
         (Some(name), None, None, None, None) => Statement::Context(name, keys),
         (None, Some(name), None, None, None) => Statement::ConfigMap(name, keys, before),
         (None, None, Some(name), None, None) => {
-            let name = SecretName { backend: backend.clone(), name: name.clone() };
+            let name = SecretName {
+                backend: backend.clone(),
+                name: name.clone(),
+            };
             Statement::Secret(name, keys, before)
         }
         (None, None, None, Some(name), None) => Statement::ClusterSecret(name, keys, before),
@@ -92,7 +104,10 @@ pub fn check_service(spec: &ServiceDeploymentSpec) -> Vec<(String, String)> {
     }
     let picked: usize = spec.parameters.iter().map(|parameter| parameter.keys.len()).sum();
     if picked > MAX_PICKED {
-        wrong.push(("parameters".to_owned(), format!("{picked} keys are picked; at most {MAX_PICKED} are taken")));
+        wrong.push((
+            "parameters".to_owned(),
+            format!("{picked} keys are picked; at most {MAX_PICKED} are taken"),
+        ));
     }
 
     let mut stated = Stated::default();
@@ -124,7 +139,12 @@ pub fn check_context(spec: &ServiceContextSpec) -> Vec<(String, String)> {
     }
     for (index, SecretReference { name, backend, keys }) in spec.secret_refs.iter().enumerate() {
         let by = format!("spec.secretRefs[{index}]");
-        if [name].into_iter().chain(backend).chain(keys).any(|name| has_control(name)) {
+        if [name]
+            .into_iter()
+            .chain(backend)
+            .chain(keys)
+            .any(|name| has_control(name))
+        {
             wrong.push((format!("secretRefs[{index}]"), CONTROL.to_owned()));
         }
         for key in keys {
@@ -179,7 +199,8 @@ impl Stated {
         if let Some(other) = self.0.get(&(map.clone(), String::new())) {
             return Err(format!("{map} is stated twice, by {other} and by {by}"));
         }
-        keys.iter().try_for_each(|key| self.note(map.clone(), &format!("{prefix}{key}"), by.to_owned()))
+        keys.iter()
+            .try_for_each(|key| self.note(map.clone(), &format!("{prefix}{key}"), by.to_owned()))
     }
 }
 
@@ -203,7 +224,9 @@ impl Work<'_> {
         self.hand(CLUSTERS, name, handed.iter().map(String::as_str));
 
         let texts = |map: &BTreeMap<String, String>| -> Map<String, Value> {
-            map.iter().map(|(key, text)| (key.clone(), text.clone().into())).collect()
+            map.iter()
+                .map(|(key, text)| (key.clone(), text.clone().into()))
+                .collect()
         };
         let (of_part, path) = match part {
             ClusterPart::Labels => (texts(cluster.labels), "metadata.labels"),
@@ -212,7 +235,10 @@ impl Work<'_> {
             ClusterPart::Version => {
                 if cluster.version.is_none() {
                     let why = "its agent has not said yet which version of Kubernetes it has".to_owned();
-                    self.settled.problems.push(Problem::Unread { what: format!("Cluster {name}"), why });
+                    self.settled.problems.push(Problem::Unread {
+                        what: format!("Cluster {name}"),
+                        why,
+                    });
                 }
                 names.version = true;
                 return;
@@ -236,7 +262,10 @@ impl Work<'_> {
         for key in keys {
             match of_part.get(key) {
                 Some(value) => into.state(key, value.clone(), origin(key), false),
-                None => absent.push(Problem::KeyMissing { what: what.clone(), key: key.clone() }),
+                None => absent.push(Problem::KeyMissing {
+                    what: what.clone(),
+                    key: key.clone(),
+                }),
             }
         }
         self.settled.problems.extend(absent);
@@ -252,16 +281,23 @@ impl Work<'_> {
             ("namespace", cluster.namespace, "metadata.namespace"),
         ];
         for (field, value, key) in known {
-            self.settled.tell(&["cluster", field], self.origin("Cluster", cluster.name, key), value.into());
+            self.settled.tell(
+                &["cluster", field],
+                self.origin("Cluster", cluster.name, key),
+                value.into(),
+            );
             map.insert(field.to_owned(), value.into());
         }
 
         let labels = self.settled.settle(&["cluster", "labels"], names.labels);
         let annotations = self.settled.settle(&["cluster", "annotations"], names.annotations);
         let metadata = self.settled.settle(&["cluster", "metadata"], names.metadata);
-        for (field, part) in
-            [("tags", labels.clone()), ("labels", labels), ("annotations", annotations), ("metadata", metadata)]
-        {
+        for (field, part) in [
+            ("tags", labels.clone()),
+            ("labels", labels),
+            ("annotations", annotations),
+            ("metadata", metadata),
+        ] {
             map.insert(field.to_owned(), part.into());
         }
         if let Some(version) = cluster.version.filter(|_| names.version) {

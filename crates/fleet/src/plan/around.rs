@@ -11,13 +11,21 @@ use serde_json::{Map, Value};
 /// The live object after an apply of the manifest: fields that we applied and the manifest lacks are removed, fields of
 /// the manifest are set, and all others stay. None: the live object doesn't say which manager owns which field.
 pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
-    let entries = live["metadata"]["managedFields"].as_array().filter(|entries| !entries.is_empty())?;
+    let entries = live["metadata"]["managedFields"]
+        .as_array()
+        .filter(|entries| !entries.is_empty())?;
     let is_our_apply = |entry: &&Value| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
     };
-    let ours = entries.iter().find(is_our_apply).map_or(&Value::Null, |entry| &entry["fieldsV1"]);
-    let others: Vec<&Value> =
-        entries.iter().filter(|entry| !is_our_apply(entry)).map(|entry| &entry["fieldsV1"]).collect();
+    let ours = entries
+        .iter()
+        .find(is_our_apply)
+        .map_or(&Value::Null, |entry| &entry["fieldsV1"]);
+    let others: Vec<&Value> = entries
+        .iter()
+        .filter(|entry| !is_our_apply(entry))
+        .map(|entry| &entry["fieldsV1"])
+        .collect();
     let mut object = live.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
@@ -31,7 +39,9 @@ pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
 
 /// A field set (FieldsV1) minus another one.
 pub fn without(fields: &Value, other: &Value) -> Value {
-    let Some(map) = fields.as_object() else { return fields.clone() };
+    let Some(map) = fields.as_object() else {
+        return fields.clone();
+    };
     let mut left = Map::new();
     for (key, sub) in map.iter().filter(|(key, _)| *key != ".") {
         match other.get(key) {
@@ -69,8 +79,14 @@ fn take_out(object: &mut Value, manifest: &Value, fields: &Value, others: &[&Val
                 (Some(value), stated) => take_out(value, stated.unwrap_or(&Value::Null), sub, &others),
             }
         } else if let (Some(keys), Some(list)) = (keys_of(key), object.as_array_mut()) {
-            let stated = manifest.as_array().into_iter().flatten().find(|item| has_keys(item, &keys));
-            let Some(place) = list.iter().position(|item| has_keys(item, &keys)) else { continue };
+            let stated = manifest
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|item| has_keys(item, &keys));
+            let Some(place) = list.iter().position(|item| has_keys(item, &keys)) else {
+                continue;
+            };
             match stated {
                 None if others.is_empty() => drop(list.remove(place)),
                 stated => take_out(&mut list[place], stated.unwrap_or(&Value::Null), sub, &others),
@@ -105,8 +121,11 @@ fn overlay(object: &mut Value, manifest: &Value, sets: &[&Value]) {
                 .flatten()
                 .filter_map(|(key, _)| keys_of(key))
                 .collect();
-            let is_set =
-                sets.iter().flat_map(|fields| fields.as_object()).flatten().any(|(key, _)| key.starts_with("v:"));
+            let is_set = sets
+                .iter()
+                .flat_map(|fields| fields.as_object())
+                .flatten()
+                .any(|(key, _)| key.starts_with("v:"));
             let held = object.as_array_mut().map(std::mem::take).unwrap_or_default();
             *object = match keys.first() {
                 Some(first) => overlay_elements(held, stated, (first, sets)).into(),
@@ -129,8 +148,10 @@ fn overlay_elements(
 ) -> Vec<Value> {
     let mut list = Vec::new();
     for element in stated {
-        let keys: Map<String, Value> =
-            names.keys().map(|name| (name.clone(), key_value(element, name).unwrap_or_default())).collect();
+        let keys: Map<String, Value> = names
+            .keys()
+            .map(|name| (name.clone(), key_value(element, name).unwrap_or_default()))
+            .collect();
         match held.iter().position(|item| has_keys(item, &keys)) {
             Some(place) => {
                 let mut item = held.remove(place);
@@ -153,11 +174,15 @@ fn keys_of(key: &str) -> Option<Map<String, Value>> {
 
 /// Value of a list key. Of the keys of built-in lists only a port's protocol may be left out.
 fn key_value(element: &Value, name: &str) -> Option<Value> {
-    element.get(name).cloned().or_else(|| (name == "protocol").then(|| "TCP".into()))
+    element
+        .get(name)
+        .cloned()
+        .or_else(|| (name == "protocol").then(|| "TCP".into()))
 }
 
 fn has_keys(element: &Value, keys: &Map<String, Value>) -> bool {
-    keys.iter().all(|(name, value)| key_value(element, name).as_ref() == Some(value))
+    keys.iter()
+        .all(|(name, value)| key_value(element, name).as_ref() == Some(value))
 }
 
 /// One step from an object to one of its fields.
@@ -172,7 +197,12 @@ fn steps_of(field: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in field.split('.') {
         let mut pieces = part.split('[');
-        steps.extend(pieces.next().filter(|name| !name.is_empty()).map(|name| Step::Name(name.to_owned())));
+        steps.extend(
+            pieces
+                .next()
+                .filter(|name| !name.is_empty())
+                .map(|name| Step::Name(name.to_owned())),
+        );
         steps.extend(pieces.map(|piece| {
             let piece = piece.trim_end_matches(']');
             piece.parse().map_or_else(|_| Step::Name(piece.to_owned()), Step::Index)
@@ -198,7 +228,11 @@ pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String
     for (n, step) in steps.iter().enumerate() {
         match step {
             Step::Name(name) => {
-                path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
                 let below = stated.and_then(|stated| stated.get(name));
                 if below.is_none() && n > 0 {
                     return at.as_object_mut()?.remove(name.as_str()).map(|_| path);
@@ -215,7 +249,10 @@ pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String
                 }
                 if let (Some(Step::Name(name)), true) = (steps.get(n + 1), n + 2 == steps.len()) {
                     let value = list.get(*index)?.get(name.as_str()).cloned();
-                    let twin = list.iter().skip(of_manifest).position(|item| item.get(name.as_str()).cloned() == value);
+                    let twin = list
+                        .iter()
+                        .skip(of_manifest)
+                        .position(|item| item.get(name.as_str()).cloned() == value);
                     if let (Some(twin), Some(_)) = (twin, &value) {
                         list.remove(of_manifest + twin);
                         return Some(path);
@@ -245,7 +282,10 @@ mod tests {
     fn merged(manifest: &Value, mut live: Value, entries: &[Value]) -> Value {
         live["metadata"] = json!({"resourceVersion": "7", "finalizers": ["theirs"], "managedFields": entries});
         let mut merged = merge(manifest, &live).unwrap();
-        assert_eq!(merged["metadata"], json!({"resourceVersion": "7", "finalizers": ["theirs"]}));
+        assert_eq!(
+            merged["metadata"],
+            json!({"resourceVersion": "7", "finalizers": ["theirs"]})
+        );
         merged.as_object_mut().unwrap().remove("metadata");
         merged
     }
@@ -261,12 +301,22 @@ mod tests {
         let manifest = json!({"spec": {"strategy": {"type": "Recreate"}}});
         let mut object = merged(&manifest, live, &entries);
         let strategy = json!({"type": "Recreate", "rollingUpdate": {"maxSurge": "25%"}});
-        assert_eq!(object, json!({"status": {"id": "x"}, "spec": {"replicas": 5, "strategy": strategy}}));
+        assert_eq!(
+            object,
+            json!({"status": {"id": "x"}, "spec": {"replicas": 5, "strategy": strategy}})
+        );
         let cleared = clear(&mut object, &manifest, "spec.strategy.rollingUpdate");
         assert_eq!(cleared.as_deref(), Some("spec.strategy.rollingUpdate"));
         assert_eq!(object["spec"], json!({"replicas": 5, "strategy": {"type": "Recreate"}}));
         // The manifest itself states the wrong field, so no other field may be removed.
-        for field in ["spec.strategy.type", "spec", "metadata.finalizers", "status.id", "", "spec.none.at[3].all"] {
+        for field in [
+            "spec.strategy.type",
+            "spec",
+            "metadata.finalizers",
+            "status.id",
+            "",
+            "spec.none.at[3].all",
+        ] {
             assert_eq!(clear(&mut object.clone(), &manifest, field), None, "{field}");
         }
     }
@@ -278,7 +328,11 @@ mod tests {
             {"name": "dns-udp", "port": 53, "protocol": "UDP"}, {"name": "http", "port": 83, "protocol": "TCP"},
             {"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53}, {"name": "old", "port": 1, "protocol": "TCP"}]}});
         let mine = ours(json!({"f:spec": {"f:ports": {of(53, "TCP"): {"f:port": {}}, of(1, "TCP"): {"f:port": {}}}}}));
-        let theirs = entry("kubectl", "Update", json!({"f:spec": {"f:ports": {of(83, "TCP"): {"f:port": {}}}}}));
+        let theirs = entry(
+            "kubectl",
+            "Update",
+            json!({"f:spec": {"f:ports": {of(83, "TCP"): {"f:port": {}}}}}),
+        );
         let manifest = json!({"spec": {"ports": [{"name": "dns", "port": 53}, {"name": "http", "port": 80}]}});
         let mut object = merged(&manifest, live, &[mine, theirs]);
         let names = |object: &Value| -> Vec<String> {
@@ -290,12 +344,24 @@ mod tests {
                 .collect()
         };
         assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53", "http/83"]);
-        assert_eq!(object["spec"]["ports"][0], json!({"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53}));
-        assert_eq!(clear(&mut object, &manifest, "spec.ports[3].name").as_deref(), Some("spec.ports[3]"));
+        assert_eq!(
+            object["spec"]["ports"][0],
+            json!({"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53})
+        );
+        assert_eq!(
+            clear(&mut object, &manifest, "spec.ports[3].name").as_deref(),
+            Some("spec.ports[3]")
+        );
         assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);
         // The stated element is named, and its twin is removed.
-        object["spec"]["ports"].as_array_mut().unwrap().push(json!({"name": "http", "port": 83}));
-        assert_eq!(clear(&mut object, &manifest, "spec.ports[1].name").as_deref(), Some("spec.ports[1]"));
+        object["spec"]["ports"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "http", "port": 83}));
+        assert_eq!(
+            clear(&mut object, &manifest, "spec.ports[1].name").as_deref(),
+            Some("spec.ports[1]")
+        );
         assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);
     }
 
@@ -317,7 +383,10 @@ mod tests {
     #[test]
     fn field_sets_are_subtracted() {
         let fields = json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}, "f:x": {}});
-        assert_eq!(without(&fields, &json!({"f:data": {"f:a": {}}})), json!({"f:data": {"f:b": {}}, "f:x": {}}));
+        assert_eq!(
+            without(&fields, &json!({"f:data": {"f:a": {}}})),
+            json!({"f:data": {"f:b": {}}, "f:x": {}})
+        );
         assert_eq!(without(&fields, &fields), json!({}));
     }
 }

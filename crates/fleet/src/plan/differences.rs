@@ -39,7 +39,9 @@ impl Pointer {
     }
 
     fn read<'a>(&self, object: &'a Value) -> Option<&'a Value> {
-        self.0.iter().try_fold(object, |value, segment| value.get(segment.as_str()))
+        self.0
+            .iter()
+            .try_fold(object, |value, segment| value.get(segment.as_str()))
     }
 
     fn remove(&self, object: &mut Value) -> Option<Value> {
@@ -80,7 +82,9 @@ pub fn without_fields(fields: &Value, pointers: &[Pointer]) -> Value {
 /// Removes the path, and parents that only exist for it: when a map loses its last field, its entry goes too. Returns
 /// whether the path was there.
 fn take_out(fields: &mut Value, path: &[String]) -> bool {
-    let (Some((name, below)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return false };
+    let (Some((name, below)), Some(map)) = (path.split_first(), fields.as_object_mut()) else {
+        return false;
+    };
     if below.is_empty() {
         return map.remove(name).is_some();
     }
@@ -95,8 +99,16 @@ fn take_out(fields: &mut Value, path: &[String]) -> bool {
 /// Prepares a manifest to be sent while `live` exists: ignored fields stay as they are. It is bound to the
 /// resourceVersion of `live`, so that concurrent writes of others aren't lost.
 pub fn leave_ignored(manifest: &mut Value, live: &Value, pointers: &[Pointer], managers: &[String]) {
-    let entries: Vec<&Value> = live["metadata"]["managedFields"].as_array().into_iter().flatten().collect();
-    let others: Vec<&Value> = entries.iter().copied().filter(|entry| entry["manager"] != FIELD_MANAGER).collect();
+    let entries: Vec<&Value> = live["metadata"]["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    let others: Vec<&Value> = entries
+        .iter()
+        .copied()
+        .filter(|entry| entry["manager"] != FIELD_MANAGER)
+        .collect();
     for pointer in pointers {
         let place = pointer.in_fields();
         pointer.remove(manifest);
@@ -107,7 +119,9 @@ pub fn leave_ignored(manifest: &mut Value, live: &Value, pointers: &[Pointer], m
             pointer.write(manifest, value.clone());
         }
     }
-    let theirs = others.iter().filter(|entry| managers.iter().any(|manager| entry["manager"] == **manager));
+    let theirs = others
+        .iter()
+        .filter(|entry| managers.iter().any(|manager| entry["manager"] == **manager));
     for entry in theirs {
         remove_owned(manifest, &entry["fieldsV1"]);
     }
@@ -137,7 +151,9 @@ fn remove_owned(object: &mut Value, fields: &Value) {
                 }
             }
         } else if let Some(keys) = key.strip_prefix("k:") {
-            let Ok(Value::Object(keys)) = serde_json::from_str::<Value>(keys) else { continue };
+            let Ok(Value::Object(keys)) = serde_json::from_str::<Value>(keys) else {
+                continue;
+            };
             let found = object.as_array_mut().into_iter().flatten();
             for element in found.filter(|element| keys.iter().all(|(name, value)| element.get(name) == Some(value))) {
                 let keyed: Map<String, Value> = keys.clone();
@@ -172,7 +188,13 @@ fn without_marks(object: &Value) -> Value {
         map.remove("status");
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"] {
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+            "uid",
+        ] {
             metadata.remove(field);
         }
         for (field, mark) in [
@@ -222,7 +244,12 @@ const MAX_PLACE: usize = 128;
 /// because it is empty.
 pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    for (name, stated) in sent.as_object().into_iter().flatten().filter(|(name, _)| *name != "status") {
+    for (name, stated) in sent
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "status")
+    {
         seek(stated, answer.get(name), &format!(".{name}"), &mut found);
     }
     found
@@ -230,8 +257,17 @@ pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
 
 /// The message for such fields.
 pub fn explain_overruled(fields: &[String]) -> String {
-    let named = fields.iter().take(NAMED_OVERRULED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = if fields.len() > NAMED_OVERRULED { " and more" } else { "" };
+    let named = fields
+        .iter()
+        .take(NAMED_OVERRULED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = if fields.len() > NAMED_OVERRULED {
+        " and more"
+    } else {
+        ""
+    };
     format!(
         "the API server keeps another value of {named}{more}: a mutating webhook or policy there overrules the source"
     )
@@ -321,7 +357,9 @@ fn read_quantity(value: &Value) -> Option<f64> {
         _ => return None,
     };
 
-    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-'))
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (base, power) = match unit {
         "n" => (10.0, -9),

@@ -53,7 +53,10 @@ fn an_ignored_field_is_left_to_whoever_has_it() {
 #[test]
 fn an_ignored_field_that_nobody_else_has_keeps_its_value() {
     let ours = live(FIELD_MANAGER, "Update");
-    assert_eq!(sent(&ours, &["/spec/replicas"], &[]), json!({"replicas": 9, "image": "b"}));
+    assert_eq!(
+        sent(&ours, &["/spec/replicas"], &[]),
+        json!({"replicas": 9, "image": "b"})
+    );
     // A removed field was removed on purpose.
     let mut without = ours;
     without["spec"].as_object_mut().unwrap().remove("replicas");
@@ -95,11 +98,17 @@ fn a_map_that_held_nothing_but_ignored_fields_does_not_count_either() {
     };
     let both = json!({"f:data": {"f:a": {}, "f:b": {}}, "f:x": {}});
     assert_eq!(without(both.clone(), &["/data/a", "/data/b"]), json!({"f:x": {}}));
-    assert_eq!(without(json!({"f:data": {"f:b": {}}, "f:x": {}}), &["/data/a", "/data/b"]), json!({"f:x": {}}));
+    assert_eq!(
+        without(json!({"f:data": {"f:b": {}}, "f:x": {}}), &["/data/a", "/data/b"]),
+        json!({"f:x": {}})
+    );
     assert_eq!(without(both, &["/data/a"]), json!({"f:data": {"f:b": {}}, "f:x": {}}));
     // A map that is owned as a whole, and one that is owned itself besides its keys.
     assert_eq!(without(json!({"f:data": {}}), &["/data/a"]), json!({"f:data": {}}));
-    assert_eq!(without(json!({"f:data": {".": {}, "f:a": {}}}), &["/data/a"]), json!({"f:data": {".": {}}}));
+    assert_eq!(
+        without(json!({"f:data": {".": {}, "f:a": {}}}), &["/data/a"]),
+        json!({"f:data": {".": {}}})
+    );
 }
 
 #[test]
@@ -108,7 +117,10 @@ fn differences_name_fields_and_no_values() {
         "data": {"same": "1", "changed": "secret", "theirs": "3"}, "list": [{"a": 1}, {"a": 2}], "status": {"x": 1}});
     let applied = json!({"metadata": {"name": "a", "resourceVersion": "2"},
         "data": {"same": "1", "changed": "other", "ours": "4", "theirs": "3"}, "list": [{"a": 1}, {"a": 3}]});
-    assert_eq!(differences(&live, &applied), [".data.changed", ".data.ours", ".list[1].a"]);
+    assert_eq!(
+        differences(&live, &applied),
+        [".data.changed", ".data.ours", ".list[1].a"]
+    );
     assert!(differences(&live, &live).is_empty());
 }
 
@@ -119,11 +131,23 @@ fn check_overruled(sent: Value, answer: Value, expected: &[&str]) {
 
 #[test]
 fn a_value_that_the_answer_has_otherwise_is_overruled() {
-    check_overruled(json!({"data": {"x": "1", "y": "2"}}), json!({"data": {"x": "2", "y": "2"}}), &[".data.x"]);
+    check_overruled(
+        json!({"data": {"x": "1", "y": "2"}}),
+        json!({"data": {"x": "2", "y": "2"}}),
+        &[".data.x"],
+    );
     check_overruled(json!({"data": {"x": "1"}}), json!({"data": {}}), &[".data.x"]);
     check_overruled(json!({"data": {"x": "1"}}), json!({}), &[".data"]);
-    check_overruled(json!({"spec": {"paused": false}}), json!({"spec": {"paused": true}}), &[".spec.paused"]);
-    check_overruled(json!({"spec": {"replicas": 0}}), json!({"spec": {"replicas": 1}}), &[".spec.replicas"]);
+    check_overruled(
+        json!({"spec": {"paused": false}}),
+        json!({"spec": {"paused": true}}),
+        &[".spec.paused"],
+    );
+    check_overruled(
+        json!({"spec": {"replicas": 0}}),
+        json!({"spec": {"replicas": 1}}),
+        &[".spec.replicas"],
+    );
     let labels = |value: &str| json!({"metadata": {"labels": {"a.b/c": value}, "resourceVersion": value}});
     check_overruled(labels("1"), labels("2"), &[".metadata.labels.a.b/c"]);
 }
@@ -131,7 +155,10 @@ fn a_value_that_the_answer_has_otherwise_is_overruled() {
 #[test]
 fn what_is_added_normalised_left_out_or_filled_in_is_not_overruled() {
     let same = |sent: Value, answer: Value| check_overruled(sent, answer, &[]);
-    same(json!({"spec": {"a": 1}}), json!({"spec": {"a": 1, "b": 2}, "status": {}}));
+    same(
+        json!({"spec": {"a": 1}}),
+        json!({"spec": {"a": 1, "b": 2}, "status": {}}),
+    );
     for (sent, answer) in [
         (json!("1000m"), json!("1")),
         (json!(0.5), json!("500m")),
@@ -146,11 +173,23 @@ fn what_is_added_normalised_left_out_or_filled_in_is_not_overruled() {
     ] {
         same(json!({"field": sent}), json!({"field": answer}));
     }
-    for nothing in [json!(false), json!(0), json!(""), json!({}), json!([]), Value::Null, json!({"a": {"b": null}})] {
+    for nothing in [
+        json!(false),
+        json!(0),
+        json!(""),
+        json!({}),
+        json!([]),
+        Value::Null,
+        json!({"a": {"b": null}}),
+    ] {
         same(json!({"field": nothing}), json!({}));
     }
     same(json!({"status": {"ready": true}}), json!({"status": {}}));
-    for (sent, answer) in [(json!("1Gi"), json!("1G")), (json!("1a"), json!("1")), (json!("a"), json!("b"))] {
+    for (sent, answer) in [
+        (json!("1Gi"), json!("1G")),
+        (json!("1a"), json!("1")),
+        (json!("a"), json!("b")),
+    ] {
         check_overruled(json!({"field": sent}), json!({"field": answer}), &[".field"]);
     }
 }
@@ -163,14 +202,26 @@ fn elements_of_lists_are_overruled_one_by_one() {
         pod(json!([{"name": "proxy", "image": "p"}, {"name": "web", "image": "mirror/a", "tty": true}])),
         &[".containers[name=\"web\"].image"],
     );
-    check_overruled(pod(json!([{"name": "web"}])), pod(json!([{"name": "other"}])), &[".containers[name=\"web\"]"]);
+    check_overruled(
+        pod(json!([{"name": "web"}])),
+        pod(json!([{"name": "other"}])),
+        &[".containers[name=\"web\"]"],
+    );
     let rules = |verb: &str| json!({"rules": [{"verbs": ["get", verb]}, {"verbs": ["list"]}]});
     check_overruled(rules("watch"), rules("delete"), &[".rules[0].verbs"]);
     // Others may add elements to a list that is a set.
     check_overruled(json!({"finalizers": ["a"]}), json!({"finalizers": ["b", "a"]}), &[]);
     let rules = |rules: Value| json!({"rules": rules});
-    check_overruled(rules(json!([{"v": 1}, {"v": 2}])), rules(json!([{"v": 0}, {"v": 1}, {"v": 2, "w": 1}])), &[]);
-    check_overruled(rules(json!([{"v": 1}, {"v": 3}])), rules(json!([{"v": 1}, {"v": 2}, {"v": 2}])), &[".rules"]);
+    check_overruled(
+        rules(json!([{"v": 1}, {"v": 2}])),
+        rules(json!([{"v": 0}, {"v": 1}, {"v": 2, "w": 1}])),
+        &[],
+    );
+    check_overruled(
+        rules(json!([{"v": 1}, {"v": 3}])),
+        rules(json!([{"v": 1}, {"v": 2}, {"v": 2}])),
+        &[".rules"],
+    );
 }
 
 #[test]
@@ -180,8 +231,14 @@ fn few_overruled_fields_are_named_and_more_are_told() {
     assert_eq!(found, [".data.a", ".data.b", ".data.c", ".data.d"]);
     let rest = ": a mutating webhook or policy there overrules the source";
     let told = explain_overruled(&found);
-    assert_eq!(told, format!("the API server keeps another value of .data.a, .data.b, .data.c and more{rest}"));
-    assert_eq!(explain_overruled(&found[..1]), format!("the API server keeps another value of .data.a{rest}"));
+    assert_eq!(
+        told,
+        format!("the API server keeps another value of .data.a, .data.b, .data.c and more{rest}")
+    );
+    assert_eq!(
+        explain_overruled(&found[..1]),
+        format!("the API server keeps another value of .data.a{rest}")
+    );
     let long = |value: &str| json!({"data": {("k".repeat(300)): value}});
     assert_eq!(overruled(&long("1"), &long("2"))[0].len(), MAX_PLACE);
 }

@@ -10,8 +10,20 @@ fn under(options: &ApplyOptions, documents: &[String]) -> Resolved {
         manifest: serde_saphyr::from_str(text).unwrap(),
         origin: format!("file-{n}"),
     });
-    let render = Render { objects: objects.collect(), errors: Vec::new() };
-    resolve(render, UID, Terms { target_namespace: "web", ceiling: &ceiling(), options }, &scopes())
+    let render = Render {
+        objects: objects.collect(),
+        errors: Vec::new(),
+    };
+    resolve(
+        render,
+        UID,
+        Terms {
+            target_namespace: "web",
+            ceiling: &ceiling(),
+            options,
+        },
+        &scopes(),
+    )
 }
 
 fn annotated(name: &str, annotations: &str) -> String {
@@ -28,7 +40,11 @@ fn places(plan: &Plan) -> Vec<(i32, Stage, Vec<&str>)> {
         .iter()
         .map(|wave| {
             let (number, stage) = names(wave);
-            (number, stage, wave.changes.iter().map(|change| change.object.name()).collect())
+            (
+                number,
+                stage,
+                wave.changes.iter().map(|change| change.object.name()).collect(),
+            )
         })
         .collect()
 }
@@ -72,11 +88,19 @@ fn what_was_there_is_put_back_without_waiting_for_waves() {
     let mut cluster = Cluster::after(&source);
     cluster.set("a", Live::Absent);
     cluster.object("b").fields = None;
-    let causes =
-        |plan: &Plan| plan.waves.iter().flat_map(|w| &w.changes).map(|c| c.cause.is_repair()).collect::<Vec<_>>();
+    let causes = |plan: &Plan| {
+        plan.waves
+            .iter()
+            .flat_map(|w| &w.changes)
+            .map(|c| c.cause.is_repair())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(causes(&cluster.plan(&source)), [true, true]);
     // Another manifest of the same object is an update, not a repair.
-    assert_eq!(causes(&cluster.plan(&resolved(&[&in_wave("a", 2), &in_wave("b", 2), &in_wave("c", 2)]))), [false; 3]);
+    assert_eq!(
+        causes(&cluster.plan(&resolved(&[&in_wave("a", 2), &in_wave("b", 2), &in_wave("c", 2)]))),
+        [false; 3]
+    );
 }
 
 #[test]
@@ -89,15 +113,27 @@ fn an_option_that_means_nothing_refuses_its_object_and_no_other() {
     let plan = Cluster::default().plan(&source);
     assert_eq!(changes(&plan), [("c".into(), Cause::Create)]);
     let skips = skips(&plan);
-    assert!(skips[0].1.contains("farwater.dev/wave is \"first\"") && skips[1].1.contains("Maybe"), "{skips:?}");
+    assert!(
+        skips[0].1.contains("farwater.dev/wave is \"first\"") && skips[1].1.contains("Maybe"),
+        "{skips:?}"
+    );
 }
 
 #[test]
 fn what_exists_and_belongs_to_nobody_is_adopted_by_policy() {
     let check = |adopt: AdoptPolicy, expected: Result<Cause, &str>| {
-        let source = under(&ApplyOptions { adopt, ..ApplyOptions::default() }, &[map("a")]);
+        let source = under(
+            &ApplyOptions {
+                adopt,
+                ..ApplyOptions::default()
+            },
+            &[map("a")],
+        );
         let mut cluster = Cluster::default();
-        let live = LiveObject { uid: "u".into(), ..LiveObject::default() };
+        let live = LiveObject {
+            uid: "u".into(),
+            ..LiveObject::default()
+        };
         cluster.live.insert(source.objects[0].key(), Live::Present(live));
         let plan = cluster.plan(&source);
         match expected {
@@ -105,7 +141,13 @@ fn what_exists_and_belongs_to_nobody_is_adopted_by_policy() {
             Err(reason) => assert!(skips(&plan)[0].1.contains(reason), "{:?}", skips(&plan)),
         }
         // An object that is ours stays ours, whatever the policy.
-        let ours = under(&ApplyOptions { adopt, ..ApplyOptions::default() }, &[map("a")]);
+        let ours = under(
+            &ApplyOptions {
+                adopt,
+                ..ApplyOptions::default()
+            },
+            &[map("a")],
+        );
         assert_eq!(Cluster::after(&ours).plan(&ours).unchanged.len(), 1);
     };
     check(AdoptPolicy::Always, Ok(Cause::Adopt));
@@ -116,7 +158,13 @@ fn what_exists_and_belongs_to_nobody_is_adopted_by_policy() {
 #[test]
 fn drift_is_corrected_told_or_let_be() {
     let check = |drift: DriftMode, corrected: usize, told: usize, unchanged: usize| {
-        let source = under(&ApplyOptions { drift, ..ApplyOptions::default() }, &[map("a"), map("b"), map("c")]);
+        let source = under(
+            &ApplyOptions {
+                drift,
+                ..ApplyOptions::default()
+            },
+            &[map("a"), map("b"), map("c")],
+        );
         let mut cluster = Cluster::after(&source);
         cluster.object("a").fields = None;
         cluster.set("b", Live::Absent);
@@ -127,8 +175,17 @@ fn drift_is_corrected_told_or_let_be() {
             "{drift:?}"
         );
         // A new version is applied in any mode.
-        let next = under(&ApplyOptions { drift, ..ApplyOptions::default() }, &[in_wave("a", 1), in_wave("b", 1)]);
-        assert_eq!(changes(&cluster.plan(&next)), [("a".into(), Cause::Update), ("b".into(), Cause::Create)]);
+        let next = under(
+            &ApplyOptions {
+                drift,
+                ..ApplyOptions::default()
+            },
+            &[in_wave("a", 1), in_wave("b", 1)],
+        );
+        assert_eq!(
+            changes(&cluster.plan(&next)),
+            [("a".into(), Cause::Update), ("b".into(), Cause::Create)]
+        );
     };
     check(DriftMode::Correct, 2, 0, 1);
     check(DriftMode::Report, 0, 2, 1);
@@ -138,7 +195,10 @@ fn drift_is_corrected_told_or_let_be() {
 
 #[test]
 fn only_what_is_ours_is_made_anew() {
-    let options = ApplyOptions { immutable: ImmutablePolicy::Recreate, ..ApplyOptions::default() };
+    let options = ApplyOptions {
+        immutable: ImmutablePolicy::Recreate,
+        ..ApplyOptions::default()
+    };
     let source = under(&options, &[map("a")]);
     let mut cluster = Cluster::after(&source);
     let next = under(&options, &[in_wave("a", 1)]);
@@ -153,7 +213,12 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
     let source = resolved(&[namespace, &map("a"), &map("b"), &map("c"), &map("d")]);
     let mut cluster = Cluster::after(&source);
-    let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, left: None, bad: None };
+    let keep = |guard: Guard| Protection {
+        prune: guard.clone(),
+        removal: guard,
+        left: None,
+        bad: None,
+    };
     *cluster.object("a").protection = keep(Guard::Keep("farwater.dev/prune: disabled".into()));
     let plan = cluster.plan(&resolved(&[&map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.candidates.is_empty());
@@ -168,8 +233,15 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (2, 3));
     // Argo CD's options distinguish a prune from a removal.
-    *cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
-    assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default()).kept.is_empty());
+    *cluster.object("a").protection = Protection {
+        removal: Guard::None,
+        ..keep(Guard::Keep("x".into()))
+    };
+    assert!(
+        plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default())
+            .kept
+            .is_empty()
+    );
     *cluster.object("a").protection = keep(Guard::Confirm);
     let plan = cluster.plan(&resolved(&[namespace, &map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.held().unwrap().reason.contains("asks for an approval"));
@@ -184,17 +256,27 @@ fn a_namespace_or_definition_that_holds_what_is_stated_stays_whoever_approved_it
         let plan = cluster.plan(next);
         let kept: Vec<String> = plan.kept.iter().map(|(key, why)| format!("{key} {why}")).collect();
         assert_eq!(kept, expected);
-        plan.prune.going().iter().map(|candidate| candidate.object.to_string()).collect::<Vec<_>>()
+        plan.prune
+            .going()
+            .iter()
+            .map(|candidate| candidate.object.to_string())
+            .collect::<Vec<_>>()
     };
     let kept = "Namespace web left the source and stays: ConfigMap web/a, ConfigMap web/b would be deleted with it";
     assert!(check(&cluster, &next, &[kept]).is_empty());
     for entry in cluster.inventory.entries.values_mut() {
         entry.doomed = true;
     }
-    assert!(check(&cluster, &next, &[kept]).is_empty(), "also where its deletion was approved and begun");
+    assert!(
+        check(&cluster, &next, &[kept]).is_empty(),
+        "also where its deletion was approved and begun"
+    );
     // Objects that other services state.
     let elsewhere = resolved(&["{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: other}}"]);
-    let maps = [ObjectKey::new("", "ConfigMap", "web", "c"), ObjectKey::new("", "ConfigMap", "web", "d")];
+    let maps = [
+        ObjectKey::new("", "ConfigMap", "web", "c"),
+        ObjectKey::new("", "ConfigMap", "web", "d"),
+    ];
     let holdings = |is_leaving| Arc::new(Holdings::of(maps.iter()).leaving(is_leaving));
     let mut cluster = Cluster::after(&resolved(&[namespace]));
     cluster.transfers.others = vec![("team/shop".to_owned(), holdings(false))];
@@ -205,7 +287,12 @@ fn a_namespace_or_definition_that_holds_what_is_stated_stays_whoever_approved_it
     assert!(check(&cluster, &elsewhere, &[kept]).is_empty());
     cluster.transfers.others = vec![("team/shop".to_owned(), Arc::default())];
     assert_eq!(check(&cluster, &elsewhere, &[]), ["Namespace web"]);
-    let definition = ObjectKey::new("apiextensions.k8s.io", "CustomResourceDefinition", "", "boats.example.com");
+    let definition = ObjectKey::new(
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "",
+        "boats.example.com",
+    );
     let boat = ObjectKey::new("example.com", "Boat", "sea", "a");
     assert_eq!(Holdings::of([&boat, &definition].into_iter()).within(&definition), 1);
 }
@@ -217,7 +304,12 @@ fn the_account_that_comes_with_a_namespace_does_not_keep_it() {
     let source = resolved(&[namespace, account, &map("a")]);
     let mut cluster = Cluster::after(&source);
     let guard = Guard::Keep("farwater.dev/prune: disabled".into());
-    let keep = Protection { prune: guard.clone(), removal: guard, left: None, bad: None };
+    let keep = Protection {
+        prune: guard.clone(),
+        removal: guard,
+        left: None,
+        bad: None,
+    };
     for (key, live) in &mut cluster.live {
         if let (Live::Present(object), "ServiceAccount") = (live, key.kind()) {
             *object.protection = keep.clone();
@@ -225,7 +317,11 @@ fn the_account_that_comes_with_a_namespace_does_not_keep_it() {
     }
     let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 2));
-    assert!(removal.prune.held().unwrap().reason.contains("Namespace"), "{:?}", removal.prune.held());
+    assert!(
+        removal.prune.held().unwrap().reason.contains("Namespace"),
+        "{:?}",
+        removal.prune.held()
+    );
 }
 
 /// The cluster after the whole plan was carried out.
@@ -240,7 +336,13 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
         };
         let fields = Some(Digest::of(object.hash.to_hex()));
         let owner = Some(owner_annotation(UID, &change.object));
-        let live = LiveObject { uid: uid.clone(), owner, fields, wave: object.wave, ..LiveObject::default() };
+        let live = LiveObject {
+            uid: uid.clone(),
+            owner,
+            fields,
+            wave: object.wave,
+            ..LiveObject::default()
+        };
         after.live.insert(change.object.clone(), Live::Present(live));
         let (object, hash) = (object.object.clone(), Some(object.hash));
         let entry = InventoryEntry {
@@ -256,7 +358,11 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
         };
         after.inventory.entries.insert(change.object.clone(), entry);
     }
-    let pruned = if plan.prune.verdict == Verdict::Delete { plan.prune.candidates.as_slice() } else { &[] };
+    let pruned = if plan.prune.verdict == Verdict::Delete {
+        plan.prune.candidates.as_slice()
+    } else {
+        &[]
+    };
     for candidate in pruned.iter().chain(&plan.doomed) {
         let key = ObjectKey::from(&candidate.object);
         after.live.remove(&key);
@@ -286,7 +392,10 @@ fn document(n: usize, state: u8) -> String {
         1 => annotated(&format!("m{n}"), "farwater.dev/wave: '1'"),
         2 => annotated(&format!("m{n}"), "farwater.dev/adopt: Never"),
         3 => annotated(&format!("m{n}"), "farwater.dev/drift: Report"),
-        4 => annotated(&format!("m{n}"), "farwater.dev/immutable: Recreate, argocd.argoproj.io/sync-wave: '-3'"),
+        4 => annotated(
+            &format!("m{n}"),
+            "farwater.dev/immutable: Recreate, argocd.argoproj.io/sync-wave: '-3'",
+        ),
         5 => annotated(&format!("m{n}"), "farwater.dev/wave: nonsense"),
         _ => map(&format!("m{n}")),
     }

@@ -64,7 +64,15 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
     let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
     let compares = sides.again.is_some();
-    let mut walk = Walk { redact, veiled, blind, knows, compares, room, out: Compared::default() };
+    let mut walk = Walk {
+        redact,
+        veiled,
+        blind,
+        knows,
+        compares,
+        room,
+        out: Compared::default(),
+    };
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
@@ -72,7 +80,10 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     walk.out.marked = marks != take_marks(&mut planned);
     walk.out.hidden += u32::from(walk.out.marked);
     let (mut source, mut applied, mut again) = (sides.source.clone(), sides.applied.cloned(), sides.again.cloned());
-    for manifest in [Some(&mut source), applied.as_mut(), again.as_mut()].into_iter().flatten() {
+    for manifest in [Some(&mut source), applied.as_mut(), again.as_mut()]
+        .into_iter()
+        .flatten()
+    {
         take_marks(manifest);
     }
 
@@ -96,7 +107,14 @@ fn take_kept(object: &mut Value) -> u32 {
         taken += u32::from(map.remove("status").is_some());
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["managedFields", "resourceVersion", "generation", "creationTimestamp", "uid", "selfLink"] {
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+            "uid",
+            "selfLink",
+        ] {
             taken += u32::from(metadata.remove(field).is_some());
         }
     }
@@ -111,9 +129,13 @@ fn take_marks(object: &mut Value) -> Vec<Value> {
         ("annotations", "kubectl.kubernetes.io/last-applied-configuration"),
     ];
     let mut taken = Vec::new();
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return taken };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return taken;
+    };
     for (field, mark) in marks {
-        let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) else { continue };
+        let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) else {
+            continue;
+        };
         taken.extend(map.remove(mark));
         if map.is_empty() {
             metadata.remove(field);
@@ -148,14 +170,21 @@ impl<'a> At<'a> {
     }
 
     fn field(self, name: &str) -> Self {
-        let below =
-            self.owned.and_then(|owned| if is_whole(owned) { Some(owned) } else { owned.get(format!("f:{name}")) });
+        let below = self.owned.and_then(|owned| {
+            if is_whole(owned) {
+                Some(owned)
+            } else {
+                owned.get(format!("f:{name}"))
+            }
+        });
         self.each(|value| value.get(name), below)
     }
 
     fn element(self, key: &str, value: &Value) -> Self {
         let is_it = |keys: &str| {
-            let keys = keys.strip_prefix("k:").and_then(|keys| serde_json::from_str::<Map<String, Value>>(keys).ok());
+            let keys = keys
+                .strip_prefix("k:")
+                .and_then(|keys| serde_json::from_str::<Map<String, Value>>(keys).ok());
             keys.is_some_and(|keys| keys.get(key) == Some(value))
         };
         let below = self.owned.and_then(|owned| match owned.as_object() {
@@ -163,7 +192,10 @@ impl<'a> At<'a> {
             Some(map) => map.iter().find(|(keys, _)| is_it(keys)).map(|(_, below)| below),
             None => None,
         });
-        self.each(|list| list.as_array()?.iter().find(|element| element.get(key) == Some(value)), below)
+        self.each(
+            |list| list.as_array()?.iter().find(|element| element.get(key) == Some(value)),
+            below,
+        )
     }
 
     fn index(self, index: usize) -> Self {
@@ -177,7 +209,16 @@ fn is_whole(owned: &Value) -> bool {
 }
 
 /// Keys that identify elements of a list, most specific first: the merge keys of Kubernetes' own lists.
-const KEYS: [&str; 8] = ["name", "mountPath", "containerPort", "port", "devicePath", "ip", "key", "type"];
+const KEYS: [&str; 8] = [
+    "name",
+    "mountPath",
+    "containerPort",
+    "port",
+    "devicePath",
+    "ip",
+    "key",
+    "type",
+];
 
 /// The key that identifies the elements of both lists. None: no key does.
 pub(super) fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
@@ -216,8 +257,12 @@ impl Walk<'_> {
         // Each hidden value is hashed by itself.
         let opens = |value: Option<&Value>| value.map_or(hides || path.is_empty(), Value::is_object);
         if opens(at.live) && opens(at.planned) {
-            let names: BTreeSet<&String> =
-                [at.live, at.planned].into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys).collect();
+            let names: BTreeSet<&String> = [at.live, at.planned]
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object)
+                .flat_map(Map::keys)
+                .collect();
             for name in names {
                 self.visit(&join(path, name), at.field(name), hides);
             }
@@ -243,7 +288,9 @@ impl Walk<'_> {
     fn visit_elements(&mut self, path: &str, at: At<'_>, key: &str, hides: bool) {
         let elements = |list: Option<&Value>| list.and_then(Value::as_array).cloned().unwrap_or_default();
         let (live, planned) = (elements(at.live), elements(at.planned));
-        let gone = live.iter().filter(|element| !planned.iter().any(|other| other[key] == element[key]));
+        let gone = live
+            .iter()
+            .filter(|element| !planned.iter().any(|other| other[key] == element[key]));
         for element in planned.iter().chain(gone) {
             let value = &element[key];
             let shown = match self.veiled.filter(|veiled| veiled.veil.hides(value)) {
@@ -276,7 +323,9 @@ impl Walk<'_> {
     fn note(&mut self, path: &str, at: At<'_>, hides: bool) {
         let values = [at.live, at.planned, at.applied];
         let is_veiled = |veil: &Veil| values.into_iter().flatten().any(|value| veil.hides(value));
-        let veiled = self.veiled.filter(|veiled| is_veiled(veiled.veil) || (self.blind && at.live.is_some()));
+        let veiled = self
+            .veiled
+            .filter(|veiled| is_veiled(veiled.veil) || (self.blind && at.live.is_some()));
         // If one of the values is hidden, all are: before the change, the same place held the old secret.
         let redact = self.redact.filter(|_| hides).or(veiled.map(|veiled| veiled.redact));
         let mut texts = values
@@ -285,7 +334,14 @@ impl Walk<'_> {
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);
         let made_up = self.compares && at.source != at.again;
-        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides), made_up };
+        let field = FieldChange {
+            path,
+            live,
+            planned,
+            applied,
+            origin: self.origin(at, hides),
+            made_up,
+        };
         let lengths = [&field.live, &field.planned, &field.applied].map(|text| text.as_ref().map_or(0, String::len));
         // Allows for the JSON names of the field's members.
         let bytes = field.path.len() + lengths.iter().sum::<usize>() + 80;
@@ -302,7 +358,11 @@ impl Walk<'_> {
     fn origin(&self, at: At<'_>, is_secret: bool) -> FieldOrigin {
         let is_owned = at.owned.is_some();
         if !self.knows {
-            return if is_owned { FieldOrigin::Source } else { FieldOrigin::Unknown };
+            return if is_owned {
+                FieldOrigin::Source
+            } else {
+                FieldOrigin::Unknown
+            };
         }
         // Another manager that changes one of our values takes over the field.
         let stands = if is_secret { at.live == at.applied } else { is_owned };
@@ -317,7 +377,10 @@ impl Walk<'_> {
 }
 
 fn join(path: &str, name: &str) -> String {
-    let is_plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    let is_plain = !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     match (is_plain, path.is_empty()) {
         (true, true) => name.to_owned(),
         (true, false) => format!("{path}.{name}"),
@@ -331,11 +394,16 @@ fn noise(source: Option<&Value>, live: Option<&Value>) -> u32 {
         (one, other) if one == other => 0,
         (Some(Value::Object(one)), Some(Value::Object(other))) => {
             let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
-            names.into_iter().map(|name| noise(one.get(name), other.get(name))).sum()
+            names
+                .into_iter()
+                .map(|name| noise(one.get(name), other.get(name)))
+                .sum()
         }
-        (Some(Value::Array(one)), Some(Value::Array(other))) if one.len() == other.len() => {
-            one.iter().zip(other).map(|(one, other)| noise(Some(one), Some(other))).sum()
-        }
+        (Some(Value::Array(one)), Some(Value::Array(other))) if one.len() == other.len() => one
+            .iter()
+            .zip(other)
+            .map(|(one, other)| noise(Some(one), Some(other)))
+            .sum(),
         _ => 1,
     }
 }
@@ -347,7 +415,12 @@ fn shorten(texts: &mut [Option<String>]) {
         let mut given = texts.iter().flatten();
         let Some(first) = given.next() else { return };
         let common = |text: &String| first.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count();
-        given.filter(|text| *text != first).map(common).min().unwrap_or(0).saturating_sub(BEFORE)
+        given
+            .filter(|text| *text != first)
+            .map(common)
+            .min()
+            .unwrap_or(0)
+            .saturating_sub(BEFORE)
     };
     for text in texts.iter_mut().flatten().filter(|text| text.len() > MAX_SHOWN_VALUE) {
         let mut at = begin.min(text.len());

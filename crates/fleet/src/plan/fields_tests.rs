@@ -23,7 +23,11 @@ struct Case<'a> {
 #[track_caller]
 fn check(case: Case<'_>, expected: &str) {
     let mut live = yaml(case.live);
-    live["metadata"]["managedFields"] = if case.owned.is_empty() { json!([]) } else { owning(case.owned) };
+    live["metadata"]["managedFields"] = if case.owned.is_empty() {
+        json!([])
+    } else {
+        owning(case.owned)
+    };
     live["metadata"]["resourceVersion"] = json!("7");
     live["metadata"]["uid"] = json!("u");
     let mut planned = yaml(case.planned);
@@ -47,9 +51,16 @@ fn check(case: Case<'_>, expected: &str) {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let lines = compared.fields.iter().map(|field| {
         let [live, planned, applied] = [&field.live, &field.planned, &field.applied].map(text);
-        format!("{}: {live} > {planned}, was {applied} ({:?})\n", field.path, field.origin)
+        format!(
+            "{}: {live} > {planned}, was {applied} ({:?})\n",
+            field.path, field.origin
+        )
     });
-    let more = if compared.more > 0 { format!(" more {}", compared.more) } else { String::new() };
+    let more = if compared.more > 0 {
+        format!(" more {}", compared.more)
+    } else {
+        String::new()
+    };
     let found = format!("{}hidden {}{more}", lines.collect::<String>(), compared.hidden);
     assert_eq!(found, expected);
 }
@@ -58,7 +69,15 @@ const OWNED: &str = "{f:data: {f:a: {}, f:b: {}}}";
 
 /// An object whose plan is its manifest. Nothing is known of earlier applies, and nothing is secret.
 fn planned_over<'a>(live: &'a Value, planned: &'a Value) -> Sides<'a> {
-    Sides { live, planned, source: planned, applied: None, again: None, redact: None, veiled: None }
+    Sides {
+        live,
+        planned,
+        source: planned,
+        applied: None,
+        again: None,
+        redact: None,
+        veiled: None,
+    }
 }
 
 #[test]
@@ -101,8 +120,13 @@ fn fields_that_come_and_go_are_named() {
     let expected = "data.b: \"two\" > -, was \"two\" (Source)\ndata.c: - > \"three\", was - (Source)\nhidden 3";
     check(case, expected);
     // Nothing was applied, or it is unknown what.
-    let adopted =
-        Case { live: "data: {a: one}", owned: "", planned: "data: {a: two}", source: "data: {a: two}", applied: None };
+    let adopted = Case {
+        live: "data: {a: one}",
+        owned: "",
+        planned: "data: {a: two}",
+        source: "data: {a: two}",
+        applied: None,
+    };
     check(adopted, "data.a: \"one\" > \"two\", was - (Unknown)\nhidden 3");
 }
 
@@ -210,7 +234,10 @@ fn long_texts_are_shown_from_where_they_differ() {
     let compared = compare(sides, &mut 10_000);
     let field = &compared.fields[0];
     let (was, is) = (field.live.clone().unwrap(), field.planned.clone().unwrap());
-    assert!(was.starts_with('…') && was.ends_with("old\"") && is.ends_with("new\""), "{was} {is}");
+    assert!(
+        was.starts_with('…') && was.ends_with("old\"") && is.ends_with("new\""),
+        "{was} {is}"
+    );
     assert!(was.len() <= MAX_SHOWN_VALUE && is.len() <= MAX_SHOWN_VALUE);
 }
 
@@ -221,7 +248,10 @@ fn paths_that_hold_dots_are_quoted_and_our_marks_are_not_shown() {
     let sides = planned_over(&live, &planned);
     let compared = compare(sides, &mut 10_000);
     let paths: Vec<_> = compared.fields.iter().map(|field| field.path.as_str()).collect();
-    assert_eq!((paths, compared.marked), (vec!["metadata.annotations[\"a.b/c\"]"], true));
+    assert_eq!(
+        (paths, compared.marked),
+        (vec!["metadata.annotations[\"a.b/c\"]"], true)
+    );
 }
 
 /// Like [`check`], for an object with values that must stay hidden.
@@ -231,7 +261,10 @@ fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected
     secrets.iter().for_each(|secret| veil.add(secret));
     let hash = |path: &str, _: &Value| format!("#{}", path.len());
     let applied = (!applied.is_null()).then_some(applied);
-    let veiled = Some(Veiled { veil: &veil, redact: &hash });
+    let veiled = Some(Veiled {
+        veil: &veil,
+        redact: &hash,
+    });
     let sides = Sides {
         live: &live,
         planned: &planned,
@@ -243,8 +276,9 @@ fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected
     };
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let fields = compare(sides, &mut 10_000).fields;
-    let lines =
-        fields.iter().map(|field| format!("{}: {} > {}\n", field.path, text(&field.live), text(&field.planned)));
+    let lines = fields
+        .iter()
+        .map(|field| format!("{}: {} > {}\n", field.path, text(&field.live), text(&field.planned)));
     assert_eq!(lines.collect::<String>(), expected);
 }
 
@@ -254,7 +288,11 @@ fn values_that_nobody_may_see_are_hidden_in_any_object() {
     let (before, after) = (map("hunter2-old", 1), map("hunter2-new", 2));
     // Both values are known: the one that is decrypted now, and the one that was applied.
     let secrets = ["hunter2-old", "hunter2-new"];
-    check_veiled(&secrets, [before.clone(), after.clone(), before.clone()], "data.port: 1 > 2\ndata.url: #8 > #8\n");
+    check_veiled(
+        &secrets,
+        [before.clone(), after.clone(), before.clone()],
+        "data.port: 1 > 2\ndata.url: #8 > #8\n",
+    );
     // Only the new value is known. The old one is hidden because it is at the same place.
     check_veiled(
         &secrets[1..],
@@ -262,7 +300,11 @@ fn values_that_nobody_may_see_are_hidden_in_any_object() {
         "data.port: 1 > 2\ndata.url: #8 > #8\n",
     );
     // Nothing is known of the last applied manifest, so no value of the cluster is shown.
-    check_veiled(&secrets[1..], [before.clone(), after, Value::Null], "data.port: #9 > #9\ndata.url: #8 > #8\n");
+    check_veiled(
+        &secrets[1..],
+        [before.clone(), after, Value::Null],
+        "data.port: #9 > #9\ndata.url: #8 > #8\n",
+    );
     check_veiled(
         &["elsewhere"],
         [before.clone(), map("x", 1), Value::Null],
@@ -280,12 +322,26 @@ fn values_that_nobody_may_see_are_hidden_in_any_object() {
 fn what_another_render_has_otherwise_is_made_up() {
     let secret =
         |password: &str, level: &str| json!({"kind": "Secret", "data": {"password": password, "level": level}});
-    let (live, source, again) = (secret("b2xk", "MQ=="), secret("bmV3", "Mg=="), secret("b3RoZXI=", "Mg=="));
+    let (live, source, again) = (
+        secret("b2xk", "MQ=="),
+        secret("bmV3", "Mg=="),
+        secret("b3RoZXI=", "Mg=="),
+    );
     let told = |again: Option<&Value>| {
-        let sides =
-            Sides { live: &live, planned: &source, source: &source, applied: None, again, redact: None, veiled: None };
+        let sides = Sides {
+            live: &live,
+            planned: &source,
+            source: &source,
+            applied: None,
+            again,
+            redact: None,
+            veiled: None,
+        };
         let fields = compare(sides, &mut 1000).fields;
-        fields.into_iter().map(|field| (field.path, field.made_up)).collect::<Vec<_>>()
+        fields
+            .into_iter()
+            .map(|field| (field.path, field.made_up))
+            .collect::<Vec<_>>()
     };
     let expected = |password: bool| vec![("data.level".to_owned(), false), ("data.password".to_owned(), password)];
     assert_eq!(told(Some(&again)), expected(true));

@@ -70,7 +70,9 @@ impl ResolvedHook {
     }
 
     pub fn runs_in(&self, phase: HookPhase, occasion: Occasion) -> bool {
-        self.steps.iter().any(|step| step.phase == phase && step.only.is_none_or(|only| only == occasion))
+        self.steps
+            .iter()
+            .any(|step| step.phase == phase && step.only.is_none_or(|only| only == occasion))
     }
 }
 
@@ -137,9 +139,9 @@ pub(super) fn resolve_hooks(
             kept_bytes += if is_kept { hook.body.len() } else { 0 };
             match () {
                 () if twice => Err(Refusal::Malformed(format!("{object} is stated twice"))),
-                () if kept_bytes > MAX_KEPT_BYTES => {
-                    Err(Refusal::Malformed(format!("hooks of a deletion may have {MAX_KEPT_BYTES} bytes together")))
-                }
+                () if kept_bytes > MAX_KEPT_BYTES => Err(Refusal::Malformed(format!(
+                    "hooks of a deletion may have {MAX_KEPT_BYTES} bytes together"
+                ))),
                 () => Ok(hook),
             }
         });
@@ -163,7 +165,9 @@ fn resolve_hook(
     if let Some(refusal) = check_ceiling(terms.ceiling, object) {
         return Err(refusal);
     }
-    let test = one.manifest["metadata"]["annotations"][TEST].as_str().map(str::to_owned);
+    let test = one.manifest["metadata"]["annotations"][TEST]
+        .as_str()
+        .map(str::to_owned);
     // Drift of a hook's fields is not watched, so nothing is ignored.
     let unignored = (&ApplyOptions::default(), &mut Ignores::compile(&[]));
     let finished = finish(one.manifest, object, service_uid, &ObjectKey::from(object), unignored);
@@ -181,9 +185,15 @@ fn resolve_hook(
 
 /// A skipped hook. Before or during the sync it holds every object; after the objects it holds only later steps.
 pub(super) fn skip_hook(object: ObjectRef, reason: SkipReason, steps: &[Step]) -> Skip {
-    let comes_late =
-        !steps.is_empty() && !steps.iter().any(|step| matches!(step.phase, HookPhase::PreSync | HookPhase::Sync));
-    Skip { object, wave: if comes_late { i32::MAX - 1 } else { i32::MIN }, reason }
+    let comes_late = !steps.is_empty()
+        && !steps
+            .iter()
+            .any(|step| matches!(step.phase, HookPhase::PreSync | HookPhase::Sync));
+    Skip {
+        object,
+        wave: if comes_late { i32::MAX - 1 } else { i32::MIN },
+        reason,
+    }
 }
 
 pub fn is_of_deletion(phase: HookPhase) -> bool {
@@ -198,7 +208,11 @@ fn read_hook(annotations: &Value) -> Result<HookOptions, BadOption> {
         (None, None, Some(words)) => helm_steps(read_words(HELM_HOOK, words, helm_phase)?),
         (None, None, None) => Vec::new(),
     };
-    let delete = match (text(HOOK_DELETE_POLICY), text(ARGO_DELETE_POLICY), text(HELM_DELETE_POLICY)) {
+    let delete = match (
+        text(HOOK_DELETE_POLICY),
+        text(ARGO_DELETE_POLICY),
+        text(HELM_DELETE_POLICY),
+    ) {
         (Some(words), ..) => read_words(HOOK_DELETE_POLICY, words, delete_policy)?,
         (None, Some(words), _) => read_words(ARGO_DELETE_POLICY, words, delete_policy)?,
         (None, None, Some(words)) => read_words(HELM_DELETE_POLICY, words, helm_delete_policy)?,
@@ -208,14 +222,21 @@ fn read_hook(annotations: &Value) -> Result<HookOptions, BadOption> {
         succeeded: delete.iter().any(|policy| policy.succeeded),
         failed: delete.iter().any(|policy| policy.failed),
     };
-    Ok(HookOptions { steps, wave: read_hook_wave(annotations)?, delete })
+    Ok(HookOptions {
+        steps,
+        wave: read_hook_wave(annotations)?,
+        delete,
+    })
 }
 
 /// Reads a wave or Helm's weight; among hooks both mean the same.
 fn read_hook_wave(annotations: &Value) -> Result<i32, BadOption> {
     for name in [WAVE, ARGO_WAVE, HELM_WEIGHT] {
         if let Some(value) = annotations[name].as_str() {
-            return value.trim().parse().map_err(|_| BadOption::new(name, value, "an integer"));
+            return value
+                .trim()
+                .parse()
+                .map_err(|_| BadOption::new(name, value, "an integer"));
         }
     }
     Ok(0)
@@ -281,8 +302,14 @@ fn helm_steps(steps: Vec<Step>) -> Vec<Step> {
 
 fn delete_policy(word: &str) -> Result<Vec<DeletePolicy>, &'static str> {
     match word {
-        "HookSucceeded" => Ok(vec![DeletePolicy { succeeded: true, failed: false }]),
-        "HookFailed" => Ok(vec![DeletePolicy { succeeded: false, failed: true }]),
+        "HookSucceeded" => Ok(vec![DeletePolicy {
+            succeeded: true,
+            failed: false,
+        }]),
+        "HookFailed" => Ok(vec![DeletePolicy {
+            succeeded: false,
+            failed: true,
+        }]),
         "BeforeHookCreation" => Ok(Vec::new()),
         _ => Err("HookSucceeded, HookFailed or BeforeHookCreation"),
     }

@@ -26,11 +26,17 @@ fn hooks_are_read_in_three_spellings() {
         json!({HELM_HOOK: "post-install,pre-upgrade"}),
         &[(PostSync, Some(Occasion::Install)), (PreSync, Some(Occasion::Upgrade))],
     );
-    check(json!({HELM_HOOK: "pre-delete,post-delete"}), &[(PreDelete, None), (PostDelete, None)]);
+    check(
+        json!({HELM_HOOK: "pre-delete,post-delete"}),
+        &[(PreDelete, None), (PostDelete, None)],
+    );
     check(json!({HELM_HOOK: "test-success"}), &[(Test, None)]);
     check(json!({HELM_HOOK: "pre-rollback"}), &[]);
     // The first of the annotations counts.
-    check(json!({HOOK: "PreDelete", ARGO_HOOK: "Sync", HELM_HOOK: "test"}), &[(PreDelete, None)]);
+    check(
+        json!({HOOK: "PreDelete", ARGO_HOOK: "Sync", HELM_HOOK: "test"}),
+        &[(PreDelete, None)],
+    );
     assert!(
         !is_hook(&json!({HELM_HOOK: "crd-install"})) && !is_hook(&json!({})) && is_hook(&json!({HELM_HOOK: "test"}))
     );
@@ -47,14 +53,21 @@ fn a_word_that_means_nothing_is_an_error() {
         json!({HELM_HOOK: "test", HELM_DELETE_POLICY: "HookSucceeded"}),
         "helm.sh/hook-delete-policy is \"HookSucceeded\", and must be hook-succeeded, hook-failed or before-hook-creation",
     );
-    check(json!({HELM_HOOK: "test", HELM_WEIGHT: "first"}), "helm.sh/hook-weight is \"first\", and must be an integer");
+    check(
+        json!({HELM_HOOK: "test", HELM_WEIGHT: "first"}),
+        "helm.sh/hook-weight is \"first\", and must be an integer",
+    );
 }
 
 #[test]
 fn weights_and_delete_policies_are_read_in_three_spellings() {
     let check = |annotations: Value, wave: i32, succeeded: bool, failed: bool| {
         let options = read_hook(&annotations).unwrap();
-        assert_eq!((options.wave, options.delete), (wave, DeletePolicy { succeeded, failed }), "{annotations}");
+        assert_eq!(
+            (options.wave, options.delete),
+            (wave, DeletePolicy { succeeded, failed }),
+            "{annotations}"
+        );
     };
     check(json!({HOOK: "Sync", WAVE: "3", HELM_WEIGHT: "-5"}), 3, false, false);
     check(
@@ -69,29 +82,56 @@ fn weights_and_delete_policies_are_read_in_three_spellings() {
         false,
         true,
     );
-    check(json!({HOOK: "Sync", HOOK_DELETE_POLICY: "HookSucceeded", HELM_DELETE_POLICY: "nonsense"}), 0, true, false);
+    check(
+        json!({HOOK: "Sync", HOOK_DELETE_POLICY: "HookSucceeded", HELM_DELETE_POLICY: "nonsense"}),
+        0,
+        true,
+        false,
+    );
 }
 
 fn rendered(kind: &str, name: &str, annotations: Value) -> RenderedObject {
     let api_version = if kind == "Job" { "batch/v1" } else { "v1" };
     let manifest =
         json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "annotations": annotations}});
-    RenderedObject { manifest, origin: "a.yaml".to_owned() }
+    RenderedObject {
+        manifest,
+        origin: "a.yaml".to_owned(),
+    }
 }
 
 fn resolved(objects: Vec<RenderedObject>) -> crate::plan::Resolved {
     let served = [("batch", "Job"), ("", "ConfigMap")].map(|(group, kind)| {
-        let gvk = GroupVersionKind { group: group.into(), version: "v1".into(), kind: kind.into() };
+        let gvk = GroupVersionKind {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+        };
         (gvk, Scope::Namespaced)
     });
     let ceiling = Ceiling {
-        service_account: ServiceAccount { namespace: "team".into(), name: "deployer".into() },
+        service_account: ServiceAccount {
+            namespace: "team".into(),
+            name: "deployer".into(),
+        },
         target_namespaces: None,
         allowed_kinds: None,
         denied_kinds: Some(vec!["Secret".into()]),
     };
-    let terms = Terms { target_namespace: "web", ceiling: &ceiling, options: &ApplyOptions::default() };
-    resolve(Render { objects, errors: Vec::new() }, "uid", terms, &served.into())
+    let terms = Terms {
+        target_namespace: "web",
+        ceiling: &ceiling,
+        options: &ApplyOptions::default(),
+    };
+    resolve(
+        Render {
+            objects,
+            errors: Vec::new(),
+        },
+        "uid",
+        terms,
+        &served.into(),
+    )
 }
 
 #[test]
@@ -120,8 +160,15 @@ fn a_hook_that_breaks_a_rule_holds_what_comes_after_it() {
         rendered("Job", "one", json!({HOOK: "PreSync"})),
     ];
     let resolved = resolved(objects);
-    let skipped: Vec<(&str, i32)> = resolved.skipped.iter().map(|s| (s.object.name.as_str(), s.wave)).collect();
-    assert_eq!(skipped, [("typo", i32::MIN), ("unknown", i32::MAX - 1), ("one", i32::MIN)]);
+    let skipped: Vec<(&str, i32)> = resolved
+        .skipped
+        .iter()
+        .map(|s| (s.object.name.as_str(), s.wave))
+        .collect();
+    assert_eq!(
+        skipped,
+        [("typo", i32::MIN), ("unknown", i32::MAX - 1), ("one", i32::MIN)]
+    );
 }
 
 #[test]
@@ -129,7 +176,10 @@ fn a_generated_name_is_the_same_each_time() {
     let job = |image: &str| {
         let manifest = json!({"apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"generateName": "migrate-", "annotations": {ARGO_HOOK: "PreSync"}}, "spec": {"image": image}});
-        let resolved = resolved(vec![RenderedObject { manifest, origin: "a.yaml".to_owned() }]);
+        let resolved = resolved(vec![RenderedObject {
+            manifest,
+            origin: "a.yaml".to_owned(),
+        }]);
         resolved.hooks[0].object.name.clone()
     };
     assert!(job("a").starts_with("migrate-") && job("a").len() == "migrate-".len() + SUFFIX);

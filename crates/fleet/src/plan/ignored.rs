@@ -70,7 +70,10 @@ impl<'a> Ignores<'a> {
             name: format!("ignoreDifferences[{n}].expression"),
             expression: stated.expression.as_deref().map(Expression::compile_for_fields),
         });
-        Self { rules: rules.collect(), room: MAX_COST }
+        Self {
+            rules: rules.collect(),
+            room: MAX_COST,
+        }
     }
 
     /// The ignored fields of an object of the source, without our marks.
@@ -85,7 +88,9 @@ impl<'a> Ignores<'a> {
         let (mut picked, mut unanswered) = (Vec::new(), Vec::new());
         let shown = visible(manifest);
         let mut subject = None;
-        let of_rules = rules.iter().filter_map(|rule| Some((rule.name.as_str(), rule.expression.as_ref()?.as_ref())));
+        let of_rules = rules
+            .iter()
+            .filter_map(|rule| Some((rule.name.as_str(), rule.expression.as_ref()?.as_ref())));
         for (name, expression) in own.iter().map(|own| (IGNORE_EXPRESSION, Ok(own))).chain(of_rules) {
             let (fields, problem) = match expression {
                 Ok(expression) => {
@@ -115,7 +120,10 @@ impl<'a> Ignores<'a> {
                 all.insert(name, items.join(","));
             }
         }
-        Ok(Ignored { annotations: all, unanswered })
+        Ok(Ignored {
+            annotations: all,
+            unanswered,
+        })
     }
 }
 
@@ -139,12 +147,22 @@ fn ask(
     subject: &mut Subject<'_>,
     room: &mut u64,
 ) -> (Vec<String>, Option<Unanswered>) {
-    let Some(fields) = manifest.as_object() else { return (Vec::new(), None) };
-    let mut question = Question { expression, subject, room, picked: Vec::new(), unanswered: None };
+    let Some(fields) = manifest.as_object() else {
+        return (Vec::new(), None);
+    };
+    let mut question = Question {
+        expression,
+        subject,
+        room,
+        picked: Vec::new(),
+        unanswered: None,
+    };
     if let Err(problem) = question.visit(fields, "") {
         return (Vec::new(), Some(problem));
     }
-    let Question { mut picked, unanswered, .. } = question;
+    let Question {
+        mut picked, unanswered, ..
+    } = question;
     picked.sort_unstable();
     (picked, unanswered)
 }
@@ -186,7 +204,10 @@ impl Question<'_, '_> {
         *self.room = self.room.checked_sub(cost).ok_or(Unanswered::TooLong)?;
         self.subject.set_field(field);
         Ok(self.expression.is_true(self.subject).unwrap_or_else(|cause| {
-            self.unanswered.get_or_insert_with(|| Unanswered::Field { field: field.to_owned(), cause });
+            self.unanswered.get_or_insert_with(|| Unanswered::Field {
+                field: field.to_owned(),
+                cause,
+            });
             false
         }))
     }

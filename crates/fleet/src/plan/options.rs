@@ -32,8 +32,12 @@ const HELM_POLICY: &str = "helm.sh/resource-policy";
 const ARGO_KNOWN: [&str; 4] = ["Prune", "Delete", "Replace", "Force"];
 /// Argo CD's options that ask for what always happens here: server-side apply, kinds that wait for their definition,
 /// prunes after all waves, and no difference in fields that the source doesn't state.
-const ARGO_ALWAYS: [&str; 4] =
-    ["ServerSideApply=true", "SkipDryRunOnMissingResource=true", "PruneLast=true", "IgnoreExtraneous"];
+const ARGO_ALWAYS: [&str; 4] = [
+    "ServerSideApply=true",
+    "SkipDryRunOnMissingResource=true",
+    "PruneLast=true",
+    "IgnoreExtraneous",
+];
 /// Most bytes of a value that an error repeats.
 const MAX_SHOWN: usize = 64;
 
@@ -76,7 +80,11 @@ impl ObjectOptions {
 
     /// The annotation that lets the agent recreate the object if a field is immutable. None: it is set already.
     pub fn offer_recreation(&self, object: &ObjectRef) -> Option<String> {
-        let loss = if holds_others(object) { "; its data and the objects that it holds can go with it" } else { "" };
+        let loss = if holds_others(object) {
+            "; its data and the objects that it holds can go with it"
+        } else {
+            ""
+        };
         let offer = format!("to have it deleted and recreated, annotate it in the source with {IMMUTABLE}: Recreate");
         (!self.recreate).then(|| offer + loss)
     }
@@ -92,7 +100,11 @@ pub struct BadOption {
 
 impl BadOption {
     pub(super) fn new(name: &str, value: &str, expected: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), value: shown(value), expected: expected.into() }
+        Self {
+            name: name.to_owned(),
+            value: shown(value),
+            expected: expected.into(),
+        }
     }
 }
 
@@ -123,7 +135,8 @@ impl<'a> Annotations<'a> {
     fn policy<T: for<'de> Deserialize<'de>>(self, name: &str) -> Result<Option<T>, BadOption> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let read = T::deserialize(StrDeserializer::<serde::de::value::Error>::new(value.trim()));
-        read.map(Some).map_err(|error| BadOption::new(name, value, expected_by(&error.to_string())))
+        read.map(Some)
+            .map_err(|error| BadOption::new(name, value, expected_by(&error.to_string())))
     }
 
     /// Reads an annotation that must have one of two values.
@@ -138,7 +151,9 @@ impl<'a> Annotations<'a> {
 
     /// Reads Flux's annotation for how an object is applied.
     fn ssa(self) -> Result<Option<Ssa>, BadOption> {
-        let Some(value) = self.get(FLUX_SSA) else { return Ok(None) };
+        let Some(value) = self.get(FLUX_SSA) else {
+            return Ok(None);
+        };
         let words = [
             ("Override", Ssa::Override),
             ("Merge", Ssa::Merge),
@@ -146,9 +161,13 @@ impl<'a> Annotations<'a> {
             ("Ignore", Ssa::Ignore),
         ];
         // Flux ignores case here.
-        let found = words.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(value.trim()));
+        let found = words
+            .into_iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(value.trim()));
         let expected = "Override or Merge or IfNotPresent or Ignore";
-        found.map(|(_, ssa)| Some(ssa)).ok_or_else(|| BadOption::new(FLUX_SSA, value, expected))
+        found
+            .map(|(_, ssa)| Some(ssa))
+            .ok_or_else(|| BadOption::new(FLUX_SSA, value, expected))
     }
 
     /// The annotation that excludes the object.
@@ -165,18 +184,27 @@ impl<'a> Annotations<'a> {
             ARGO_ALWAYS.contains(item) || item.split_once('=').is_some_and(|(name, _)| ARGO_KNOWN.contains(&name))
         };
         let of_argo = |name: &'static str| {
-            self.list(name).filter(move |item| !is_known(item)).map(move |item| format!("{name}: {}", shown(item)))
+            self.list(name)
+                .filter(move |item| !is_known(item))
+                .map(move |item| format!("{name}: {}", shown(item)))
         };
         let of_flux = match ssa {
             Some(Ssa::Override) => Some(format!("{FLUX_SSA}: Override")),
             Some(Ssa::Merge) => Some(format!("{FLUX_SSA}: Merge")),
             Some(Ssa::IfNotPresent | Ssa::Ignore) | None => None,
         };
-        of_argo(ARGO_OPTIONS).chain(of_argo(ARGO_COMPARE)).chain(of_flux).collect()
+        of_argo(ARGO_OPTIONS)
+            .chain(of_argo(ARGO_COMPARE))
+            .chain(of_flux)
+            .collect()
     }
 
     pub(super) fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
-        self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
+        self.get(name)
+            .unwrap_or_default()
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
     }
 
     /// One of Argo CD's `Name=value` options; the last one counts.
@@ -193,7 +221,11 @@ impl<'a> Annotations<'a> {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
             Some("false") => Ok(Some(false)),
-            Some(value) => Err(BadOption::new(&format!("{ARGO_OPTIONS} {option}"), value, "true or false")),
+            Some(value) => Err(BadOption::new(
+                &format!("{ARGO_OPTIONS} {option}"),
+                value,
+                "true or false",
+            )),
         }
     }
 }
@@ -209,7 +241,10 @@ pub fn read_wave(metadata: &Value) -> Result<i32, BadOption> {
     let annotations = Annotations::of(metadata);
     for name in [WAVE, ARGO_WAVE] {
         if let Some(value) = annotations.get(name) {
-            return value.trim().parse().map_err(|_| BadOption::new(name, value, "an integer"));
+            return value
+                .trim()
+                .parse()
+                .map_err(|_| BadOption::new(name, value, "an integer"));
         }
     }
     Ok(0)
@@ -232,8 +267,16 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
     let own: Option<ImmutablePolicy> = match annotations.policy(IMMUTABLE)? {
         Some(policy) => Some(policy),
         None => {
-            let forced = annotations.either(FLUX_FORCE, "enabled", "disabled")?.or(annotations.argo_flag("Force")?);
-            forced.map(|forced| if forced { ImmutablePolicy::Recreate } else { ImmutablePolicy::Report })
+            let forced = annotations
+                .either(FLUX_FORCE, "enabled", "disabled")?
+                .or(annotations.argo_flag("Force")?);
+            forced.map(|forced| {
+                if forced {
+                    ImmutablePolicy::Recreate
+                } else {
+                    ImmutablePolicy::Report
+                }
+            })
         }
     };
     // Only an annotation on the object itself shows that its author considered what would be deleted with it.
@@ -248,7 +291,9 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         return Err(bad);
     }
     let ssa = annotations.ssa()?;
-    let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
+    let ignore = annotations
+        .list(IGNORE_DIFFERENCES)
+        .map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
 
     Ok(ObjectOptions {
         adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
@@ -295,7 +340,9 @@ fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, Bad
 /// Whether it names a field that the agent itself needs.
 pub(super) fn is_needed(pointer: &Pointer) -> bool {
     ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
-        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
+        || ["name", "namespace"]
+            .iter()
+            .any(|field| pointer.covers(&["metadata", field]))
         || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
         || pointer.covers(&["metadata", "annotations", IGNORE_DIFFERENCES])
         || pointer.covers(&["metadata", "labels", SERVICE_LABEL])
@@ -303,7 +350,10 @@ pub(super) fn is_needed(pointer: &Pointer) -> bool {
 
 /// The pointers that a live object's annotation ignores. A pointer that can't be parsed ignores nothing.
 pub fn live_pointers(metadata: &Value) -> Vec<Pointer> {
-    Annotations::of(metadata).list(IGNORE_DIFFERENCES).filter_map(Pointer::parse).collect()
+    Annotations::of(metadata)
+        .list(IGNORE_DIFFERENCES)
+        .filter_map(Pointer::parse)
+        .collect()
 }
 
 /// Whether a live object may be deleted: from its current annotations, so that people can protect it in the cluster.
@@ -364,19 +414,31 @@ pub fn read_protection(metadata: &Value) -> Protection {
     }
     for name in [FLUX_PRUNE, HELM_POLICY] {
         let Some(value) = annotations.get(name) else { continue };
-        let words = if name == FLUX_PRUNE { ["disabled", "", "enabled"] } else { ["keep", "", ""] };
+        let words = if name == FLUX_PRUNE {
+            ["disabled", "", "enabled"]
+        } else {
+            ["keep", "", ""]
+        };
         let guard = read_guard(name, value, words, &mut protection.bad);
         (protection.prune, protection.removal) = (guard.clone(), guard);
     }
     for (option, slot) in [("Prune", &mut protection.prune), ("Delete", &mut protection.removal)] {
-        let Some(value) = annotations.argo(option) else { continue };
+        let Some(value) = annotations.argo(option) else {
+            continue;
+        };
         let name = format!("{ARGO_OPTIONS} {option}");
         *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
     }
 
     // An excluded object is not deleted either.
-    let bad = protection.bad.as_ref().filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
-    let kept = protection.left.clone().or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));
+    let bad = protection
+        .bad
+        .as_ref()
+        .filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
+    let kept = protection
+        .left
+        .clone()
+        .or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));
     if let Some(annotation) = kept {
         let guard = Guard::Keep(annotation);
         (protection.prune, protection.removal) = (guard.clone(), guard);

@@ -42,26 +42,63 @@ fn ours_and_theirs_mean_the_same() {
         json!({"kustomize.toolkit.fluxcd.io/force": "enabled"}),
         json!({"argocd.argoproj.io/sync-options": "Prune=false, Force=true"}),
     ] {
-        check(recreate, ObjectOptions { recreate: true, ..defaults() });
+        check(
+            recreate,
+            ObjectOptions {
+                recreate: true,
+                ..defaults()
+            },
+        );
     }
-    for replace in
-        [json!({"farwater.dev/method": "Replace"}), json!({"argocd.argoproj.io/sync-options": "Replace=true"})]
-    {
-        check(replace, ObjectOptions { replace: true, ..defaults() });
+    for replace in [
+        json!({"farwater.dev/method": "Replace"}),
+        json!({"argocd.argoproj.io/sync-options": "Replace=true"}),
+    ] {
+        check(
+            replace,
+            ObjectOptions {
+                replace: true,
+                ..defaults()
+            },
+        );
     }
-    for off in [json!({"farwater.dev/drift": "Ignore"}), json!({"helm.toolkit.fluxcd.io/driftDetection": "disabled"})] {
-        check(off, ObjectOptions { drift: DriftMode::Ignore, ..defaults() });
+    for off in [
+        json!({"farwater.dev/drift": "Ignore"}),
+        json!({"helm.toolkit.fluxcd.io/driftDetection": "disabled"}),
+    ] {
+        check(
+            off,
+            ObjectOptions {
+                drift: DriftMode::Ignore,
+                ..defaults()
+            },
+        );
     }
-    check(json!({"farwater.dev/adopt": "Never"}), ObjectOptions { adopt: AdoptPolicy::Never, ..defaults() });
+    check(
+        json!({"farwater.dev/adopt": "Never"}),
+        ObjectOptions {
+            adopt: AdoptPolicy::Never,
+            ..defaults()
+        },
+    );
     check(
         json!({"farwater.dev/conflicts": "Report"}),
-        ObjectOptions { conflicts: ConflictPolicy::Report, ..defaults() },
+        ObjectOptions {
+            conflicts: ConflictPolicy::Report,
+            ..defaults()
+        },
     );
-    let ignore =
-        vec![Pointer::parse("/spec/replicas").unwrap(), Pointer::parse("/metadata/annotations/a.b~1c").unwrap()];
+    let ignore = vec![
+        Pointer::parse("/spec/replicas").unwrap(),
+        Pointer::parse("/metadata/annotations/a.b~1c").unwrap(),
+    ];
     check(
         json!({"farwater.dev/ignore-differences": "/spec/replicas, /metadata/annotations/a.b~1c", "farwater.dev/ignore-managers": "hpa"}),
-        ObjectOptions { ignore, ignore_managers: vec!["hpa".into()], ..defaults() },
+        ObjectOptions {
+            ignore,
+            ignore_managers: vec!["hpa".into()],
+            ..defaults()
+        },
     );
     for left in [
         json!({"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}),
@@ -69,21 +106,42 @@ fn ours_and_theirs_mean_the_same() {
     ] {
         let (name, value) = left.as_object().unwrap().iter().next().unwrap();
         let said = format!("{name}: {}", value.as_str().unwrap());
-        check(left.clone(), ObjectOptions { left: Some(said), ..defaults() });
+        check(
+            left.clone(),
+            ObjectOptions {
+                left: Some(said),
+                ..defaults()
+            },
+        );
     }
     check(json!({"kustomize.toolkit.fluxcd.io/reconcile": "enabled"}), defaults());
     for once in ["IfNotPresent", "ifnotpresent"] {
-        check(json!({"kustomize.toolkit.fluxcd.io/ssa": once}), ObjectOptions { create_only: true, ..defaults() });
+        check(
+            json!({"kustomize.toolkit.fluxcd.io/ssa": once}),
+            ObjectOptions {
+                create_only: true,
+                ..defaults()
+            },
+        );
     }
     // Farwater's annotations override those of other tools.
-    check(json!({"farwater.dev/method": "Apply", "argocd.argoproj.io/sync-options": "Replace=true"}), defaults());
+    check(
+        json!({"farwater.dev/method": "Apply", "argocd.argoproj.io/sync-options": "Replace=true"}),
+        defaults(),
+    );
 }
 
 #[test]
 fn what_other_tools_would_do_and_this_one_does_not_is_named() {
     let unheard = |annotations: Value, expected: &[&str]| {
         let expected = expected.iter().map(|item| (*item).to_owned()).collect();
-        check(annotations, ObjectOptions { unheard: expected, ..defaults() });
+        check(
+            annotations,
+            ObjectOptions {
+                unheard: expected,
+                ..defaults()
+            },
+        );
     };
     let (sync, compare) = ("argocd.argoproj.io/sync-options", "argocd.argoproj.io/compare-options");
     let ssa = "kustomize.toolkit.fluxcd.io/ssa";
@@ -93,7 +151,10 @@ fn what_other_tools_would_do_and_this_one_does_not_is_named() {
     );
     unheard(
         json!({sync: "ServerSideApply=false,Sometimes"}),
-        &["argocd.argoproj.io/sync-options: ServerSideApply=false", "argocd.argoproj.io/sync-options: Sometimes"],
+        &[
+            "argocd.argoproj.io/sync-options: ServerSideApply=false",
+            "argocd.argoproj.io/sync-options: Sometimes",
+        ],
     );
     unheard(
         json!({compare: "IgnoreExtraneous,ServerSideDiff=true"}),
@@ -103,7 +164,10 @@ fn what_other_tools_would_do_and_this_one_does_not_is_named() {
     unheard(json!({ssa: "Override"}), &["kustomize.toolkit.fluxcd.io/ssa: Override"]);
     // Options that are always in effect, and options that are followed.
     unheard(json!({compare: "IgnoreExtraneous"}), &[]);
-    unheard(json!({sync: "SkipDryRunOnMissingResource=true,PruneLast=true,Prune=true,Delete=true,Replace=false"}), &[]);
+    unheard(
+        json!({sync: "SkipDryRunOnMissingResource=true,PruneLast=true,Prune=true,Delete=true,Replace=false"}),
+        &[],
+    );
 }
 
 #[test]
@@ -112,8 +176,14 @@ fn a_value_that_means_nothing_is_named_and_never_the_default() {
         json!({"farwater.dev/adopt": "sometimes"}),
         "farwater.dev/adopt is \"sometimes\", and must be Always, IfNoDifference, Never",
     );
-    wrong(json!({"farwater.dev/drift": "off"}), "farwater.dev/drift is \"off\", and must be Correct, Report, Ignore");
-    wrong(json!({"farwater.dev/method": "Patch"}), "farwater.dev/method is \"Patch\", and must be Apply or Replace");
+    wrong(
+        json!({"farwater.dev/drift": "off"}),
+        "farwater.dev/drift is \"off\", and must be Correct, Report, Ignore",
+    );
+    wrong(
+        json!({"farwater.dev/method": "Patch"}),
+        "farwater.dev/method is \"Patch\", and must be Apply or Replace",
+    );
     wrong(
         json!({"kustomize.toolkit.fluxcd.io/force": "true"}),
         "kustomize.toolkit.fluxcd.io/force is \"true\", and must be enabled or disabled",
@@ -137,7 +207,10 @@ fn a_value_that_means_nothing_is_named_and_never_the_default() {
     for (pointer, expected) in [
         ("spec.replicas", "a JSON pointer, such as /spec/replicas"),
         ("/spec/~2", "a JSON pointer, such as /spec/replicas"),
-        ("/spec/list/0/name", "a pointer through maps: a list is ignored as a whole"),
+        (
+            "/spec/list/0/name",
+            "a pointer through maps: a list is ignored as a whole",
+        ),
         ("/metadata", "a field that an agent can do without"),
         ("/metadata/annotations", "a field that an agent can do without"),
         ("/kind", "a field that an agent can do without"),
@@ -157,15 +230,22 @@ fn an_object_says_more_than_its_service() {
         immutable: ImmutablePolicy::Recreate,
         ..ApplyOptions::default()
     };
-    let of_service =
-        ObjectOptions { adopt: AdoptPolicy::Never, drift: DriftMode::Report, recreate: true, ..defaults() };
+    let of_service = ObjectOptions {
+        adopt: AdoptPolicy::Never,
+        drift: DriftMode::Report,
+        recreate: true,
+        ..defaults()
+    };
     assert_eq!(read(json!({}), &service), Ok(of_service.clone()));
     let own =
         json!({"farwater.dev/adopt": "Always", "farwater.dev/drift": "Correct", "farwater.dev/immutable": "Report"});
     assert_eq!(read(own, &service), Ok(defaults()));
     // An object that holds data is recreated only if it says so itself.
-    let of =
-        |annotations| read_options(&manifest(annotations), &object("apps", "StatefulSet"), &service).unwrap().recreate;
+    let of = |annotations| {
+        read_options(&manifest(annotations), &object("apps", "StatefulSet"), &service)
+            .unwrap()
+            .recreate
+    };
     assert!(!of(json!({})) && of(json!({"farwater.dev/immutable": "Recreate"})));
 }
 
@@ -177,7 +257,10 @@ fn remarks_are_what_means_nothing_and_what_has_no_answer() {
         unanswered: vec!["x ignores nothing".into()],
         ..defaults()
     };
-    assert_eq!(options.remarks().as_deref(), Some("this means nothing here: a: b, c: d; x ignores nothing"));
+    assert_eq!(
+        options.remarks().as_deref(),
+        Some("this means nothing here: a: b, c: d; x ignores nothing")
+    );
 }
 
 #[test]
@@ -189,7 +272,10 @@ fn a_wave_is_an_integer() {
     check(json!({}), Ok(0));
     check(json!({"farwater.dev/wave": "-5"}), Ok(-5));
     check(json!({"argocd.argoproj.io/sync-wave": "3"}), Ok(3));
-    check(json!({"farwater.dev/wave": "1", "argocd.argoproj.io/sync-wave": "3"}), Ok(1));
+    check(
+        json!({"farwater.dev/wave": "1", "argocd.argoproj.io/sync-wave": "3"}),
+        Ok(1),
+    );
     check(
         json!({"argocd.argoproj.io/sync-wave": "first"}),
         Err("argocd.argoproj.io/sync-wave is \"first\", and must be an integer"),
@@ -205,7 +291,10 @@ fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
             Guard::Confirm => "confirm".to_owned(),
             Guard::Keep(annotation) => annotation.clone(),
         };
-        assert_eq!((said(&protection.prune).as_str(), said(&protection.removal).as_str()), (prune, removal));
+        assert_eq!(
+            (said(&protection.prune).as_str(), said(&protection.removal).as_str()),
+            (prune, removal)
+        );
         protection.bad.is_some()
     };
     assert!(!check(json!({}), "", ""));
@@ -218,28 +307,59 @@ fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
         "farwater.dev/prune: disable"
     ));
     let flux = "kustomize.toolkit.fluxcd.io/prune: disabled";
-    assert!(!check(json!({"kustomize.toolkit.fluxcd.io/prune": "disabled"}), flux, flux));
+    assert!(!check(
+        json!({"kustomize.toolkit.fluxcd.io/prune": "disabled"}),
+        flux,
+        flux
+    ));
     assert!(!check(
         json!({"helm.sh/resource-policy": "keep"}),
         "helm.sh/resource-policy: keep",
         "helm.sh/resource-policy: keep"
     ));
     let argo = |option: &str| json!({"argocd.argoproj.io/sync-options": option});
-    assert!(!check(argo("Prune=false"), "argocd.argoproj.io/sync-options Prune: false", ""));
-    assert!(!check(argo("Delete=false"), "", "argocd.argoproj.io/sync-options Delete: false"));
+    assert!(!check(
+        argo("Prune=false"),
+        "argocd.argoproj.io/sync-options Prune: false",
+        ""
+    ));
+    assert!(!check(
+        argo("Delete=false"),
+        "",
+        "argocd.argoproj.io/sync-options Delete: false"
+    ));
     assert!(!check(argo("Prune=confirm,Delete=confirm"), "confirm", "confirm"));
-    for left in ["kustomize.toolkit.fluxcd.io/reconcile: disabled", "kustomize.toolkit.fluxcd.io/ssa: Ignore"] {
+    for left in [
+        "kustomize.toolkit.fluxcd.io/reconcile: disabled",
+        "kustomize.toolkit.fluxcd.io/ssa: Ignore",
+    ] {
         let (name, value) = left.split_once(": ").unwrap();
         assert!(!check(json!({name: value}), left, left));
         // The object is kept, whatever other annotations would allow.
-        assert!(!check(json!({name: value, "argocd.argoproj.io/sync-options": "Prune=true,Delete=true"}), left, left));
+        assert!(!check(
+            json!({name: value, "argocd.argoproj.io/sync-options": "Prune=true,Delete=true"}),
+            left,
+            left
+        ));
         assert!(!check(json!({name: value, "farwater.dev/prune": "enabled"}), "", ""));
     }
-    assert!(!check(json!({"kustomize.toolkit.fluxcd.io/ssa": "IfNotPresent"}), "", ""));
+    assert!(!check(
+        json!({"kustomize.toolkit.fluxcd.io/ssa": "IfNotPresent"}),
+        "",
+        ""
+    ));
     let typo = "kustomize.toolkit.fluxcd.io/reconcile: disable";
-    assert!(check(json!({"kustomize.toolkit.fluxcd.io/reconcile": "disable"}), typo, typo));
+    assert!(check(
+        json!({"kustomize.toolkit.fluxcd.io/reconcile": "disable"}),
+        typo,
+        typo
+    ));
     // Farwater's annotation on the live object overrides all others.
-    assert!(!check(json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}), "", ""));
+    assert!(!check(
+        json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}),
+        "",
+        ""
+    ));
 }
 
 #[test]
@@ -253,5 +373,8 @@ fn what_is_refused_as_immutable_may_be_made_anew_by_a_line_that_is_told() {
     assert_eq!(offer("ConfigMap", json!({})).as_deref(), Some(told));
     let with_loss = format!("{told}; its data and the objects that it holds can go with it");
     assert_eq!(offer("StatefulSet", json!({})), Some(with_loss));
-    assert_eq!(offer("StatefulSet", json!({"farwater.dev/immutable": "Recreate"})), None);
+    assert_eq!(
+        offer("StatefulSet", json!({"farwater.dev/immutable": "Recreate"})),
+        None
+    );
 }

@@ -123,7 +123,11 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NamespaceNotAllowed { namespace, allowed } => {
-                write!(f, "the grant does not allow namespace {namespace:?}; it allows {}", some_of(allowed))
+                write!(
+                    f,
+                    "the grant does not allow namespace {namespace:?}; it allows {}",
+                    some_of(allowed)
+                )
             }
             Self::KindNotAllowed => f.write_str("the grant's allowedKinds do not name this kind"),
             Self::KindDenied => f.write_str("the grant's deniedKinds name this kind"),
@@ -183,7 +187,10 @@ impl fmt::Display for Keep {
         match self {
             Self::PruneOff => f.write_str("left the source and stays: prune is off"),
             Self::Protected(annotation) => write!(f, "left the source and stays: its annotation {annotation} says so"),
-            Self::Holds(held) => write!(f, "left the source and stays: {held}, which is protected, would go with it"),
+            Self::Holds(held) => write!(
+                f,
+                "left the source and stays: {held}, which is protected, would go with it"
+            ),
             Self::HoldsStated(what) => write!(f, "left the source and stays: {what} would be deleted with it"),
             Self::HoldsLeaving(what) => write!(f, "left the source and waits until {what} are gone"),
             Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),

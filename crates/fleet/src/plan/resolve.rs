@@ -81,7 +81,11 @@ pub struct Again {
 impl Again {
     pub fn of(resolved: Resolved) -> Self {
         let hooks = resolved.hooks.iter().map(ResolvedHook::key).collect();
-        let bodies = resolved.objects.into_iter().map(|object| (object.key(), object.body)).collect();
+        let bodies = resolved
+            .objects
+            .into_iter()
+            .map(|object| (object.key(), object.body))
+            .collect();
         Self { bodies, hooks }
     }
 
@@ -130,7 +134,11 @@ pub struct Terms<'a> {
 /// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the others are
 /// resolved.
 pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
-    let Terms { target_namespace, ceiling, options } = terms;
+    let Terms {
+        target_namespace,
+        ceiling,
+        options,
+    } = terms;
     let complete = render.errors.is_empty();
     let hooks = take_hooks(&mut render.objects);
     let (hooks, skipped) = resolve_hooks(hooks, service_uid, terms, served);
@@ -157,10 +165,15 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         let wave = read_wave(&rendered.manifest["metadata"]);
         // If the object's own wave is invalid, that is the error to report.
         let at = wave.as_ref().copied().unwrap_or_default();
-        let skip = |object, reason| Skip { object, wave: at, reason };
+        let skip = |object, reason| Skip {
+            object,
+            wave: at,
+            reason,
+        };
         let Some(mut object) = object_ref(&rendered.manifest) else {
             let reason = Refusal::Malformed(format!("{}: no apiVersion, kind or name", rendered.origin));
-            out.skipped.push(skip(nameless(&rendered.manifest), SkipReason::Refused(reason)));
+            out.skipped
+                .push(skip(nameless(&rendered.manifest), SkipReason::Refused(reason)));
             out.complete = false;
             continue;
         };
@@ -168,7 +181,8 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         let definition = defined.get(&gvk);
         let Some(scope) = served.get(&gvk).copied().or(definition.map(|d| d.scope)) else {
             for namespace in ["", target_namespace, object.namespace.as_str()] {
-                out.stated.push(ObjectKey::new(&object.group, &object.kind, namespace, &object.name));
+                out.stated
+                    .push(ObjectKey::new(&object.group, &object.kind, namespace, &object.name));
             }
             out.skipped.push(skip(object, SkipReason::Waiting(Wait::Kind)));
             continue;
@@ -181,7 +195,10 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         let key = ObjectKey::from(&object);
         out.stated.push(key.clone());
         if let Some((first, origin)) = seen.get(&key) {
-            let refusal = Refusal::Duplicate { first: origin.clone(), second: rendered.origin };
+            let refusal = Refusal::Duplicate {
+                first: origin.clone(),
+                second: rendered.origin,
+            };
             duplicates.push(*first);
             out.skipped.push(skip(object, SkipReason::Refused(refusal)));
             continue;
@@ -202,7 +219,11 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         if let Some(definition) = definition {
             definitions.insert(key, definition.object.clone());
         }
-        let needs = definition.filter(|_| !served.contains_key(&gvk)).map(|d| d.object.clone()).into_iter().collect();
+        let needs = definition
+            .filter(|_| !served.contains_key(&gvk))
+            .map(|d| d.object.clone())
+            .into_iter()
+            .collect();
         out.objects.push(ResolvedObject {
             hash: Digest::of_json(&manifest),
             wave: at,
@@ -225,7 +246,8 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
     refuse_doubles(&mut out, &seen);
     add_namespace_needs(&mut out.objects);
     waves::pull_forward(&mut out.objects, &definitions);
-    out.objects.sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
+    out.objects
+        .sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
     out
 }
 
@@ -233,7 +255,8 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
 fn refuse_doubles(out: &mut Resolved, objects: &BTreeMap<ObjectKey, (usize, String)>) {
     for hook in out.hooks.extract_if(.., |hook| objects.contains_key(&hook.key())) {
         let refusal = Refusal::Malformed("stated as a hook and as an object".to_owned());
-        out.skipped.push(skip_hook(hook.object, SkipReason::Refused(refusal), &hook.steps));
+        out.skipped
+            .push(skip_hook(hook.object, SkipReason::Refused(refusal), &hook.steps));
     }
 }
 
@@ -247,13 +270,36 @@ fn defined_kinds(objects: &[RenderedObject]) -> BTreeMap<GroupVersionKind, Defin
     let mut defined = BTreeMap::new();
     for rendered in objects {
         let manifest = &rendered.manifest;
-        let Some(object) = object_ref(manifest).filter(is_definition) else { continue };
+        let Some(object) = object_ref(manifest).filter(is_definition) else {
+            continue;
+        };
         let spec = &manifest["spec"];
-        let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else { continue };
-        let scope = if spec["scope"] == "Cluster" { Scope::Cluster } else { Scope::Namespaced };
-        for version in spec["versions"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()) {
-            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
-            defined.insert(gvk, Definition { object: ObjectKey::from(&object), scope });
+        let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else {
+            continue;
+        };
+        let scope = if spec["scope"] == "Cluster" {
+            Scope::Cluster
+        } else {
+            Scope::Namespaced
+        };
+        for version in spec["versions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v["name"].as_str())
+        {
+            let gvk = GroupVersionKind {
+                group: group.into(),
+                version: version.into(),
+                kind: kind.into(),
+            };
+            defined.insert(
+                gvk,
+                Definition {
+                    object: ObjectKey::from(&object),
+                    scope,
+                },
+            );
         }
     }
     defined
@@ -301,7 +347,11 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     if ceiling.denied_kinds.as_deref().is_some_and(names_kind) {
         return Some(Refusal::KindDenied);
     }
-    if ceiling.allowed_kinds.as_deref().is_some_and(|allowed| !names_kind(allowed)) {
+    if ceiling
+        .allowed_kinds
+        .as_deref()
+        .is_some_and(|allowed| !names_kind(allowed))
+    {
         return Some(Refusal::KindNotAllowed);
     }
     let namespace = match (object.group.as_str(), object.kind.as_str()) {
@@ -310,19 +360,27 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     };
     let allowed = ceiling.target_namespaces.as_deref()?;
     let is_allowed = allowed.iter().any(|pattern| allows_namespace(pattern, namespace));
-    (!namespace.is_empty() && !is_allowed)
-        .then(|| Refusal::NamespaceNotAllowed { namespace: namespace.clone(), allowed: allowed.to_vec() })
+    (!namespace.is_empty() && !is_allowed).then(|| Refusal::NamespaceNotAllowed {
+        namespace: namespace.clone(),
+        allowed: allowed.to_vec(),
+    })
 }
 
 /// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no
 /// stored field has: a key that leaves the source would stay, and changes by others would not be noticed. A value that
 /// the API server refuses is left as it is.
 fn fold_string_data(manifest: &mut Value) {
-    let is_text = |texts: &Value| texts.as_object().is_some_and(|texts| texts.values().all(Value::is_string));
+    let is_text = |texts: &Value| {
+        texts
+            .as_object()
+            .is_some_and(|texts| texts.values().all(Value::is_string))
+    };
     if !manifest.get("stringData").is_some_and(is_text) || !matches!(manifest["data"], Value::Null | Value::Object(_)) {
         return;
     }
-    let Some(Value::Object(texts)) = manifest.as_object_mut().and_then(|map| map.remove("stringData")) else { return };
+    let Some(Value::Object(texts)) = manifest.as_object_mut().and_then(|map| map.remove("stringData")) else {
+        return;
+    };
     let data = entry_object(manifest, "data");
     for (name, text) in texts {
         data.insert(name, BASE64.encode(text.as_str().unwrap_or_default()).into());
@@ -361,7 +419,14 @@ pub(super) fn finish(
 ) -> Result<(Value, ObjectOptions), BadOption> {
     settle(&mut manifest, object);
     let metadata = entry_object(&mut manifest, "metadata");
-    for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
+    for server_side in [
+        "managedFields",
+        "resourceVersion",
+        "uid",
+        "creationTimestamp",
+        "generation",
+        "selfLink",
+    ] {
         metadata.remove(server_side);
     }
     if object.namespace.is_empty() {
@@ -376,7 +441,10 @@ pub(super) fn finish(
         ("labels", SERVICE_LABEL, service_label(service_uid)),
         ("annotations", OWNER_ANNOTATION, owner_annotation(service_uid, key)),
     ];
-    let annotations = ignored.annotations.into_iter().map(|(name, value)| ("annotations", name, value));
+    let annotations = ignored
+        .annotations
+        .into_iter()
+        .map(|(name, value)| ("annotations", name, value));
     for (field, name, value) in marks.into_iter().chain(annotations) {
         let value = Value::from(value);
         match metadata.get_mut(field).and_then(Value::as_object_mut) {
@@ -390,7 +458,13 @@ pub(super) fn finish(
     }
 
     let options = read_options(&manifest, object, service)?;
-    Ok((manifest, ObjectOptions { unanswered: ignored.unanswered, ..options }))
+    Ok((
+        manifest,
+        ObjectOptions {
+            unanswered: ignored.unanswered,
+            ..options
+        },
+    ))
 }
 
 fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
@@ -402,11 +476,17 @@ fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Va
 }
 
 fn add_namespace_needs(objects: &mut [ResolvedObject]) {
-    let namespaces: Vec<ObjectKey> =
-        objects.iter().filter(|o| o.stage == Stage::Namespaces).map(ResolvedObject::key).collect();
+    let namespaces: Vec<ObjectKey> = objects
+        .iter()
+        .filter(|o| o.stage == Stage::Namespaces)
+        .map(ResolvedObject::key)
+        .collect();
     for object in objects.iter_mut() {
         let namespace = &object.object.namespace;
-        if let Some(needed) = namespaces.iter().find(|n| !namespace.is_empty() && n.name() == *namespace) {
+        if let Some(needed) = namespaces
+            .iter()
+            .find(|n| !namespace.is_empty() && n.name() == *namespace)
+        {
             object.needs.push(needed.clone());
         }
     }
@@ -458,16 +538,66 @@ mod tests {
         };
         check(Stage::Namespaces, &["Namespace"]);
         check(Stage::Definitions, &["CustomResourceDefinition.apiextensions.k8s.io"]);
-        check(Stage::Foundations, &["ServiceAccount", "Secret", "ConfigMap", "LimitRange", "ResourceQuota"]);
-        check(Stage::Foundations, &["PersistentVolume", "PersistentVolumeClaim", "StorageClass.storage.k8s.io"]);
-        check(Stage::Foundations, &["Role.rbac.authorization.k8s.io", "ClusterRoleBinding.rbac.authorization.k8s.io"]);
-        check(Stage::Foundations, &["PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io"]);
-        check(Stage::Foundations, &["NetworkPolicy.networking.k8s.io", "IngressClass.networking.k8s.io"]);
-        check(Stage::Workloads, &["Pod", "ReplicationController", "Job.batch", "CronJob.batch"]);
-        check(Stage::Workloads, &["Deployment.apps", "StatefulSet.apps", "DaemonSet.apps", "ReplicaSet.apps"]);
-        check(Stage::Rest, &["Service", "Ingress.networking.k8s.io", "HorizontalPodAutoscaler.autoscaling"]);
-        check(Stage::Rest, &["PodDisruptionBudget.policy", "Boat.example.com", "Deployment.example.com"]);
-        check(Stage::Interceptors, &["ValidatingWebhookConfiguration.admissionregistration.k8s.io"]);
+        check(
+            Stage::Foundations,
+            &["ServiceAccount", "Secret", "ConfigMap", "LimitRange", "ResourceQuota"],
+        );
+        check(
+            Stage::Foundations,
+            &[
+                "PersistentVolume",
+                "PersistentVolumeClaim",
+                "StorageClass.storage.k8s.io",
+            ],
+        );
+        check(
+            Stage::Foundations,
+            &[
+                "Role.rbac.authorization.k8s.io",
+                "ClusterRoleBinding.rbac.authorization.k8s.io",
+            ],
+        );
+        check(
+            Stage::Foundations,
+            &["PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io"],
+        );
+        check(
+            Stage::Foundations,
+            &["NetworkPolicy.networking.k8s.io", "IngressClass.networking.k8s.io"],
+        );
+        check(
+            Stage::Workloads,
+            &["Pod", "ReplicationController", "Job.batch", "CronJob.batch"],
+        );
+        check(
+            Stage::Workloads,
+            &[
+                "Deployment.apps",
+                "StatefulSet.apps",
+                "DaemonSet.apps",
+                "ReplicaSet.apps",
+            ],
+        );
+        check(
+            Stage::Rest,
+            &[
+                "Service",
+                "Ingress.networking.k8s.io",
+                "HorizontalPodAutoscaler.autoscaling",
+            ],
+        );
+        check(
+            Stage::Rest,
+            &[
+                "PodDisruptionBudget.policy",
+                "Boat.example.com",
+                "Deployment.example.com",
+            ],
+        );
+        check(
+            Stage::Interceptors,
+            &["ValidatingWebhookConfiguration.admissionregistration.k8s.io"],
+        );
         check(Stage::Interceptors, &["APIService.apiregistration.k8s.io"]);
         let in_order = [
             Stage::Namespaces,

@@ -43,7 +43,10 @@ impl Veil {
         if trimmed.len() < SHORTEST_PART {
             values.wholes.push(Zeroizing::new(trimmed.to_owned()));
         } else {
-            let lines = trimmed.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_PART);
+            let lines = trimmed
+                .lines()
+                .map(str::trim)
+                .filter(|line| line.len() >= SHORTEST_PART);
             values.parts.extend(lines.map(|line| Zeroizing::new(line.to_owned())));
             // Each single line may be too short to be searched for.
             if trimmed.contains('\n') {
@@ -57,7 +60,11 @@ impl Veil {
         }
         for text in [value, trimmed] {
             let encoded = Zeroizing::new(STANDARD.encode(text));
-            let kept = if encoded.len() < SHORTEST_PART { &mut values.wholes } else { &mut values.parts };
+            let kept = if encoded.len() < SHORTEST_PART {
+                &mut values.wholes
+            } else {
+                &mut values.parts
+            };
             kept.push(encoded);
         }
     }
@@ -96,10 +103,17 @@ impl Veil {
             return CONCEALED.to_owned();
         }
         // The longest first, because a short one may be part of it.
-        let mut found: Vec<&str> =
-            self.0.parts.iter().map(|part| part.as_str()).filter(|part| text.contains(part)).collect();
+        let mut found: Vec<&str> = self
+            .0
+            .parts
+            .iter()
+            .map(|part| part.as_str())
+            .filter(|part| text.contains(part))
+            .collect();
         found.sort_by_key(|part| std::cmp::Reverse(part.len()));
-        found.into_iter().fold(text.to_owned(), |text, part| text.replace(part, CONCEALED))
+        found
+            .into_iter()
+            .fold(text.to_owned(), |text, part| text.replace(part, CONCEALED))
     }
 
     pub fn hides_text(&self, text: &str) -> bool {
@@ -119,9 +133,16 @@ mod tests {
     fn a_value_is_hidden_wherever_it_stands_and_a_short_one_where_it_stands_alone() {
         let mut veil = Veil::default();
         assert!(veil.is_empty() && !veil.hides(&json!("")));
-        for value in
-            ["hunter2-of-db", "abc", "5432", "first line\n  second line\n", "ab\ncd\nef\n", "say \"hunter\"", "", " \n"]
-        {
+        for value in [
+            "hunter2-of-db",
+            "abc",
+            "5432",
+            "first line\n  second line\n",
+            "ab\ncd\nef\n",
+            "say \"hunter\"",
+            "",
+            " \n",
+        ] {
             veil.add(value);
         }
         for hidden in [
@@ -141,13 +162,25 @@ mod tests {
         ] {
             assert!(veil.hides(&hidden), "{hidden}");
         }
-        for shown in
-            [json!("abcd"), json!("15432"), json!(true), json!(null), json!("hunter2"), json!("cd"), json!({"x": []})]
-        {
+        for shown in [
+            json!("abcd"),
+            json!("15432"),
+            json!(true),
+            json!(null),
+            json!("hunter2"),
+            json!("cd"),
+            json!({"x": []}),
+        ] {
             assert!(!veil.hides(&shown), "{shown}");
         }
-        assert_eq!(veil.conceal("can't parse \"hunter2-of-db\": 5432"), "can't parse \"(secret)\": 5432");
-        assert_eq!((veil.conceal("abc\n"), veil.conceal("abcd")), ("(secret)".to_owned(), "abcd".to_owned()));
+        assert_eq!(
+            veil.conceal("can't parse \"hunter2-of-db\": 5432"),
+            "can't parse \"(secret)\": 5432"
+        );
+        assert_eq!(
+            (veil.conceal("abc\n"), veil.conceal("abcd")),
+            ("(secret)".to_owned(), "abcd".to_owned())
+        );
         let mut other = Veil::default();
         other.join(&veil);
         assert!(other.hides(&json!("abc")));

@@ -45,10 +45,21 @@ pub fn holder<'a>(
 
 fn judge(wave: i32, object: &ObjectRef, state: Option<State>) -> Option<Holder> {
     let hold = |is_stuck, what: &str, message: &str| {
-        let detail = if message.is_empty() { String::new() } else { format!(": {message}") };
-        Some(Holder { object: object.clone(), wave, is_stuck, message: format!("{object} {what}{detail}") })
+        let detail = if message.is_empty() {
+            String::new()
+        } else {
+            format!(": {message}")
+        };
+        Some(Holder {
+            object: object.clone(),
+            wave,
+            is_stuck,
+            message: format!("{object} {what}{detail}"),
+        })
     };
-    let Some(state) = state else { return hold(false, "is not applied yet", "") };
+    let Some(state) = state else {
+        return hold(false, "is not applied yet", "");
+    };
     match (state.sync, state.health) {
         (SyncState::Synced | SyncState::Drifted, Health::Current) => None,
         (SyncState::Synced | SyncState::Drifted, Health::Failed) => hold(true, "has failed", &state.message),
@@ -96,8 +107,14 @@ impl Departure {
     /// `going`: objects that are being deleted already.
     pub fn new(deletes: &[Candidate], going: &[Candidate]) -> Self {
         let key = |candidate: &Candidate| ObjectKey::from(&candidate.object);
-        let left = deletes.iter().chain(going).map(|candidate| (key(candidate), candidate.clone()));
-        Self { left: left.collect(), tried: going.iter().map(key).collect() }
+        let left = deletes
+            .iter()
+            .chain(going)
+            .map(|candidate| (key(candidate), candidate.clone()));
+        Self {
+            left: left.collect(),
+            tried: going.iter().map(key).collect(),
+        }
     }
 
     pub fn note_gone(&mut self, key: &ObjectKey) {
@@ -134,8 +151,12 @@ struct Obstacles<'a> {
 
 impl<'a> Obstacles<'a> {
     fn of(left: &'a BTreeMap<ObjectKey, Candidate>, tried: &BTreeSet<ObjectKey>) -> Self {
-        let mut found =
-            Self { last: None, by_group: BTreeMap::new(), by_namespace: BTreeMap::new(), earliest: BTreeMap::new() };
+        let mut found = Self {
+            last: None,
+            by_group: BTreeMap::new(),
+            by_namespace: BTreeMap::new(),
+            earliest: BTreeMap::new(),
+        };
         let (mut of_groups, mut of_namespaces) = (BTreeMap::<&str, i32>::new(), BTreeMap::<&str, i32>::new());
 
         // Of several obstacles, name one whose deletion was already requested: nothing else keeps it.
@@ -170,7 +191,10 @@ impl<'a> Obstacles<'a> {
 
     fn of_one(&self, key: &ObjectKey, candidate: &Candidate) -> Option<&'a Candidate> {
         let wave = self.earliest.get(key).copied().unwrap_or(candidate.wave);
-        let later = self.last.filter(|(last, _)| *last > wave).map(|(_, candidate)| candidate);
+        let later = self
+            .last
+            .filter(|(last, _)| *last > wave)
+            .map(|(_, candidate)| candidate);
         later.or_else(|| {
             if is_definition(key) {
                 self.by_group.get(group_of(key)).copied()

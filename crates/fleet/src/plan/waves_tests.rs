@@ -22,7 +22,11 @@ fn a_wave_waits_for_what_is_not_healthy_and_names_what_is_stuck_first() {
         let before: Vec<(i32, ObjectRef)> = states.iter().map(|(wave, name, ..)| (*wave, map(name))).collect();
         let found = holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
             let (_, _, sync, health) = states.iter().find(|(_, name, ..)| *name == key.name())?;
-            Some(State { sync: *sync, health: *health, message: "why".to_owned() })
+            Some(State {
+                sync: *sync,
+                health: *health,
+                message: "why".to_owned(),
+            })
         });
         assert_eq!(found.map(|holder| holder.explain()).as_deref(), expected);
     };
@@ -30,10 +34,19 @@ fn a_wave_waits_for_what_is_not_healthy_and_names_what_is_stuck_first() {
     check(&[], None);
     check(&[fine, (0, "b", SyncState::Drifted, Health::Current)], None);
     let going_on = (0, "b", SyncState::Synced, Health::InProgress);
-    check(&[fine, going_on], Some("waits for wave 0: ConfigMap web/b is not ready: why"));
+    check(
+        &[fine, going_on],
+        Some("waits for wave 0: ConfigMap web/b is not ready: why"),
+    );
     let stuck = (1, "c", SyncState::Synced, Health::Failed);
-    check(&[fine, going_on, stuck], Some("waits for wave 1: ConfigMap web/c has failed: why"));
-    check(&[(0, "b", SyncState::Refused, Health::Unknown)], Some("waits for wave 0: ConfigMap web/b was refused: why"));
+    check(
+        &[fine, going_on, stuck],
+        Some("waits for wave 1: ConfigMap web/c has failed: why"),
+    );
+    check(
+        &[(0, "b", SyncState::Refused, Health::Unknown)],
+        Some("waits for wave 0: ConfigMap web/b was refused: why"),
+    );
     check(
         &[(-1, "b", SyncState::Waiting, Health::Unknown)],
         Some("waits for wave -1: ConfigMap web/b is not applied: why"),
@@ -41,7 +54,13 @@ fn a_wave_waits_for_what_is_not_healthy_and_names_what_is_stuck_first() {
 }
 
 fn candidate(wave: i32, object: ObjectRef) -> Candidate {
-    Candidate { uid: format!("uid-{}", object.name), object, wave, confirm: false, waits: false }
+    Candidate {
+        uid: format!("uid-{}", object.name),
+        object,
+        wave,
+        confirm: false,
+        waits: false,
+    }
 }
 
 /// The rounds in which objects are deleted, if each one is gone as soon as it is asked for.
@@ -55,7 +74,10 @@ fn rounds(deletes: &[Candidate]) -> Vec<Vec<String>> {
             return rounds;
         }
         let names = open.iter().map(|candidate| candidate.object.name.clone()).collect();
-        let keys: Vec<ObjectKey> = open.iter().map(|candidate| ObjectKey::from(&candidate.object)).collect();
+        let keys: Vec<ObjectKey> = open
+            .iter()
+            .map(|candidate| ObjectKey::from(&candidate.object))
+            .collect();
         rounds.push(names);
         keys.iter().for_each(|key| departure.note_gone(key));
     }
@@ -77,17 +99,29 @@ fn namespace() -> ObjectRef {
 fn what_came_last_goes_first_and_content_before_what_holds_it() {
     let all = [candidate(0, map("a")), candidate(1, map("b")), candidate(-1, map("c"))];
     assert_eq!(rounds(&all), [["b"], ["a"], ["c"]]);
-    let all = [candidate(0, definition()), candidate(0, boat()), candidate(0, namespace()), candidate(0, map("a"))];
+    let all = [
+        candidate(0, definition()),
+        candidate(0, boat()),
+        candidate(0, namespace()),
+        candidate(0, map("a")),
+    ];
     assert_eq!(rounds(&all), [vec!["a", "ark"], vec!["web", "boats.sea.io"]]);
     // A definition of a later wave than its resources counts as one of their wave: otherwise each would wait for the
     // other.
-    let all = [candidate(5, definition()), candidate(0, boat()), candidate(7, namespace())];
+    let all = [
+        candidate(5, definition()),
+        candidate(0, boat()),
+        candidate(7, namespace()),
+    ];
     assert_eq!(rounds(&all), [["ark"], ["web"], ["boats.sea.io"]]);
 }
 
 #[test]
 fn what_is_on_its_way_out_is_waited_for_and_one_that_is_refused_too() {
-    let mut departure = Departure::new(&[candidate(0, namespace()), candidate(0, map("a"))], &[candidate(0, boat())]);
+    let mut departure = Departure::new(
+        &[candidate(0, namespace()), candidate(0, map("a"))],
+        &[candidate(0, boat())],
+    );
     let (open, waiting) = departure.sort();
     assert_eq!(open.len(), 1);
     assert_eq!(waiting[0].0.object, namespace());

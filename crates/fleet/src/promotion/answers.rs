@@ -54,7 +54,11 @@ pub struct Heard {
 
 impl Heard {
     pub fn error(why: impl Into<String>) -> Self {
-        Self { said: Said::Error, message: why.into(), after: None }
+        Self {
+            said: Said::Error,
+            message: why.into(),
+            after: None,
+        }
     }
 }
 
@@ -122,8 +126,12 @@ impl Question {
             _ => 0,
         };
         let pause = |longest: i64| {
-            let wait = i64::try_from(wait_after(errors, None).as_secs()).unwrap_or(i64::MAX).min(longest);
-            let asked = heard.after.map_or(0, |after| i64::try_from(wait_after(0, Some(after)).as_secs()).unwrap_or(0));
+            let wait = i64::try_from(wait_after(errors, None).as_secs())
+                .unwrap_or(i64::MAX)
+                .min(longest);
+            let asked = heard.after.map_or(0, |after| {
+                i64::try_from(wait_after(0, Some(after)).as_secs()).unwrap_or(0)
+            });
             Some(now.saturating_add(wait.max(asked)))
         };
         let told: String = heard.message.chars().filter(|one| !one.is_control()).collect();
@@ -154,14 +162,27 @@ impl Question {
                     Said::Wait => "it says wait",
                     Said::Error => "it could not be asked",
                 };
-                let message = if told.is_empty() { word.to_owned() } else { format!("{word}: {told}") };
-                Some(Answer { next, message, course: None, ..answer })
+                let message = if told.is_empty() {
+                    word.to_owned()
+                } else {
+                    format!("{word}: {told}")
+                };
+                Some(Answer {
+                    next,
+                    message,
+                    course: None,
+                    ..answer
+                })
             }
             GateType::Metric => {
                 let measuring = gates.metric.as_ref()?;
                 if heard.said == Said::Error {
                     let message = format!("it could not be measured: {told}");
-                    return Some(Answer { next: pause(LONGEST_PAUSE.min(measuring.interval)), message, ..answer });
+                    return Some(Answer {
+                        next: pause(LONGEST_PAUSE.min(measuring.interval)),
+                        message,
+                        ..answer
+                    });
                 }
                 Some(go_on(measuring, answer, (heard.said == Said::Pass, &told), now))
             }
@@ -214,7 +235,13 @@ fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now
     };
 
     let next = (said != Said::Fail).then(|| now.saturating_add(measuring.interval));
-    Answer { said, message, next, course: Some(course), ..answer }
+    Answer {
+        said,
+        message,
+        next,
+        course: Some(course),
+        ..answer
+    }
 }
 
 /// Seconds for which a measurement counts as current.
@@ -224,8 +251,14 @@ fn fresh_for(interval: i64) -> i64 {
 
 /// Gates that ask, and how long a pass of each counts in seconds.
 pub(super) fn asked_gates(gates: &Gates) -> impl Iterator<Item = (GateType, &PromotionGate, i64)> {
-    let webhook = gates.webhook.as_ref().map(|one| (GateType::Webhook, &one.stated, one.expires));
-    let metric = gates.metric.as_ref().map(|one| (GateType::Metric, &one.stated, fresh_for(one.interval)));
+    let webhook = gates
+        .webhook
+        .as_ref()
+        .map(|one| (GateType::Webhook, &one.stated, one.expires));
+    let metric = gates
+        .metric
+        .as_ref()
+        .map(|one| (GateType::Metric, &one.stated, fresh_for(one.interval)));
     webhook.into_iter().chain(metric)
 }
 
@@ -241,7 +274,12 @@ pub(super) fn stand(
     (now, counts_for): (i64, i64),
 ) -> (Held, bool, Option<i64>) {
     let known = remembered.filter(|answer| answer.of == of);
-    let held = |holds, failed, message: &str| Held { gate, holds, failed, message: message.to_owned() };
+    let held = |holds, failed, message: &str| Held {
+        gate,
+        holds,
+        failed,
+        message: message.to_owned(),
+    };
     let Some(answer) = known else {
         return (held(false, false, "it is asked"), true, Some(now.saturating_add(SLACK)));
     };
@@ -255,7 +293,11 @@ pub(super) fn stand(
     let look = if is_due { now.saturating_add(SLACK) } else { next };
     match answer.said {
         Said::Pass if is_of_now && now < ends => (held(true, false, &answer.message), is_due, Some(look.min(ends))),
-        Said::Pass => (held(false, false, "its answer has expired; it is asked again"), is_due, Some(look)),
+        Said::Pass => (
+            held(false, false, "its answer has expired; it is asked again"),
+            is_due,
+            Some(look),
+        ),
         _ => (held(false, false, &answer.message), is_due, Some(look)),
     }
 }
@@ -274,7 +316,11 @@ pub fn read_reply(body: &[u8]) -> Heard {
         Some("wait") => Said::Wait,
         _ => return Heard::error("its answer has no \"result\" that is pass, fail or wait"),
     };
-    Heard { said, message: reply["message"].as_str().unwrap_or_default().to_owned(), after: None }
+    Heard {
+        said,
+        message: reply["message"].as_str().unwrap_or_default().to_owned(),
+        after: None,
+    }
 }
 
 #[cfg(test)]

@@ -39,7 +39,11 @@ pub fn measure(condition: &Expression, body: &[u8]) -> Heard {
         (_, series) => format!("{} series", series.map_or(0, Vec::len)),
     };
     match condition.is_true(&Subject::new(&seen)) {
-        Ok(holds) => Heard { said: if holds { Said::Pass } else { Said::Fail }, message: told, after: None },
+        Ok(holds) => Heard {
+            said: if holds { Said::Pass } else { Said::Fail },
+            message: told,
+            after: None,
+        },
         Err(why) => Heard::error(format!("condition: {why} (of {told})")),
     }
 }
@@ -90,7 +94,10 @@ mod tests {
 
     fn check(condition: &str, data: &Value, expected: (Said, &str)) {
         let condition = Expression::compile(condition).unwrap();
-        let heard = measure(&condition, json!({"status": "success", "data": data}).to_string().as_bytes());
+        let heard = measure(
+            &condition,
+            json!({"status": "success", "data": data}).to_string().as_bytes(),
+        );
         assert_eq!((heard.said, heard.message.as_str()), expected, "{data}");
     }
 
@@ -100,17 +107,41 @@ mod tests {
         let vector = |values: &[&str]| json!({"resultType": "vector", "result": values.iter().map(|value| one(value)).collect::<Vec<_>>()});
         check("self.value < 0.01", &vector(&["0.002"]), (Said::Pass, "0.002"));
         check("self.value < 1", &vector(&["2"]), (Said::Fail, "2.0"));
-        check("self.value == 1", &json!({"resultType": "scalar", "result": [1, "1"]}), (Said::Pass, "1.0"));
-        check("self.series.all(s, s.value > 0)", &vector(&["1", "2e3"]), (Said::Pass, "2 series"));
-        check("self.series.exists(s, s.labels.job == '0')", &vector(&["1", "0"]), (Said::Pass, "2 series"));
+        check(
+            "self.value == 1",
+            &json!({"resultType": "scalar", "result": [1, "1"]}),
+            (Said::Pass, "1.0"),
+        );
+        check(
+            "self.series.all(s, s.value > 0)",
+            &vector(&["1", "2e3"]),
+            (Said::Pass, "2 series"),
+        );
+        check(
+            "self.series.exists(s, s.labels.job == '0')",
+            &vector(&["1", "0"]),
+            (Said::Pass, "2 series"),
+        );
         let no_value = "condition: there is no \"value\" (of 2 series)";
         check("self.value > 0", &vector(&["1", "2"]), (Said::Error, no_value));
-        check("self.series.all(s, s.value > 0)", &vector(&[]), (Said::Error, "the query has no result"));
+        check(
+            "self.series.all(s, s.value > 0)",
+            &vector(&[]),
+            (Said::Error, "the query has no result"),
+        );
         check("self.value < 1", &vector(&["NaN"]), (Said::Error, "a value is NaN"));
         check("self.value < 1", &vector(&["-Inf"]), (Said::Error, "a value is -Inf"));
-        check("self.value", &vector(&["1"]), (Said::Error, "condition: its value is no boolean (of 1.0)"));
+        check(
+            "self.value",
+            &vector(&["1"]),
+            (Said::Error, "condition: its value is no boolean (of 1.0)"),
+        );
         let matrix = json!({"resultType": "matrix", "result": []});
-        check("true", &matrix, (Said::Error, "the query's result is neither a vector nor a scalar"));
+        check(
+            "true",
+            &matrix,
+            (Said::Error, "the query's result is neither a vector nor a scalar"),
+        );
         let condition = Expression::compile("true").unwrap();
         for wrong in ["", "<html>", "{}", r#"{"status": "error"}"#] {
             assert_eq!(measure(&condition, wrong.as_bytes()).said, Said::Error, "{wrong}");

@@ -14,16 +14,22 @@ pub fn agree(names: &[String], stated: &[Stated]) -> Result<BTreeMap<String, Str
     for name in names {
         let mut found = stated.iter().filter_map(|(what, texts)| Some((what, texts.get(name)?)));
         let Some((first, text)) = found.next() else {
-            return Err(format!("nothing of it states configuration.{name}, which is to be promoted"));
+            return Err(format!(
+                "nothing of it states configuration.{name}, which is to be promoted"
+            ));
         };
         if let Some((other, _)) = found.find(|(_, other)| *other != text) {
-            return Err(format!("{first} and {other} state configuration.{name} differently, which is to be promoted"));
+            return Err(format!(
+                "{first} and {other} state configuration.{name} differently, which is to be promoted"
+            ));
         }
         texts.insert(name.clone(), text.clone());
     }
     let bytes = texts.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
     if bytes > MAX_BYTES {
-        return Err(format!("the texts that are to be promoted have {bytes} bytes; at most {MAX_BYTES} are"));
+        return Err(format!(
+            "the texts that are to be promoted have {bytes} bytes; at most {MAX_BYTES} are"
+        ));
     }
     Ok(texts)
 }
@@ -34,16 +40,29 @@ mod tests {
 
     #[test]
     fn what_is_stated_by_nobody_differently_or_at_length_is_told() {
-        let texts =
-            |pairs: &[(&str, &str)]| pairs.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
+        let texts = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(name, text)| (name.to_string(), text.to_string()))
+                .collect()
+        };
         let stated = |what: &str, pairs: &[(&str, &str)]| (what.to_owned(), texts(pairs));
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let all = [stated("ServiceSet a", &[("tag", "1"), ("host", "a")]), stated("ServiceSet b", &[("host", "b")])];
+        let all = [
+            stated("ServiceSet a", &[("tag", "1"), ("host", "a")]),
+            stated("ServiceSet b", &[("host", "b")]),
+        ];
         assert_eq!(agree(&names(&["tag"]), &all), Ok(texts(&[("tag", "1")])));
         assert_eq!(agree(&[], &all), Ok(BTreeMap::new()));
         let check = |name: &str, expected: &str| assert_eq!(agree(&names(&[name]), &all).unwrap_err(), expected);
-        check("size", "nothing of it states configuration.size, which is to be promoted");
-        check("host", "ServiceSet a and ServiceSet b state configuration.host differently, which is to be promoted");
+        check(
+            "size",
+            "nothing of it states configuration.size, which is to be promoted",
+        );
+        check(
+            "host",
+            "ServiceSet a and ServiceSet b state configuration.host differently, which is to be promoted",
+        );
         let long = [stated("ServiceSet a", &[("tag", &"x".repeat(5000))])];
         let told = "the texts that are to be promoted have 5003 bytes; at most 4096 are";
         assert_eq!(agree(&names(&["tag"]), &long).unwrap_err(), told);

@@ -33,8 +33,21 @@ pub struct ParseChangeError(String);
 
 impl ChangeId {
     pub fn of(content: &Content<'_>) -> Self {
-        let Content { template, bundle, path, origin, parameters, configuration } = *content;
-        let mut parts = vec![json!(template), json!(bundle), json!(path), json!(origin), json!(parameters)];
+        let Content {
+            template,
+            bundle,
+            path,
+            origin,
+            parameters,
+            configuration,
+        } = *content;
+        let mut parts = vec![
+            json!(template),
+            json!(bundle),
+            json!(path),
+            json!(origin),
+            json!(parameters),
+        ];
         // Most members have no configuration; leaving it out keeps the ids they already have.
         if !configuration.is_empty() {
             parts.push(json!(configuration));
@@ -80,7 +93,9 @@ impl Serialize for ChangeId {
 
 impl<'de> Deserialize<'de> for ChangeId {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -90,7 +105,10 @@ mod tests {
 
     #[test]
     fn whatever_it_is_made_of_changes_the_id() {
-        let (none, some) = (BTreeMap::new(), BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]));
+        let (none, some) = (
+            BTreeMap::new(),
+            BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]),
+        );
         let content = Content {
             template: Digest::of("template"),
             bundle: Digest::of("bundle"),
@@ -100,12 +118,27 @@ mod tests {
             configuration: &none,
         };
         let others = [
-            Content { template: Digest::of("x"), ..content },
-            Content { bundle: Digest::of("x"), ..content },
+            Content {
+                template: Digest::of("x"),
+                ..content
+            },
+            Content {
+                bundle: Digest::of("x"),
+                ..content
+            },
             Content { path: "x", ..content },
-            Content { origin: Some("x"), ..content },
-            Content { parameters: Some(Digest::of("x")), ..content },
-            Content { configuration: &some, ..content },
+            Content {
+                origin: Some("x"),
+                ..content
+            },
+            Content {
+                parameters: Some(Digest::of("x")),
+                ..content
+            },
+            Content {
+                configuration: &some,
+                ..content
+            },
         ];
         let id = ChangeId::of(&content);
         assert!(others.iter().all(|other| ChangeId::of(other) != id));

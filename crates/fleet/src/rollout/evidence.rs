@@ -89,7 +89,13 @@ impl Evidence {
 
         let goes_on = before.as_ref().filter(|before| is_same && is_like(&before.said, &said));
         let since = goes_on.map_or(now, |before| before.since);
-        let next = Self { entry, change, said, since, healthy_since };
+        let next = Self {
+            entry,
+            change,
+            said,
+            since,
+            healthy_since,
+        };
         let is_news = before.as_ref() != Some(&next);
         *known = Some(next);
         is_news
@@ -97,7 +103,9 @@ impl Evidence {
 
     /// This evidence, if it is about the entry that is published now.
     pub(super) fn on(&self, published: Option<Published>) -> Option<&Self> {
-        published.is_some_and(|published| published.entry == self.entry).then_some(self)
+        published
+            .is_some_and(|published| published.entry == self.entry)
+            .then_some(self)
     }
 
     pub fn said(&self) -> &Said {
@@ -149,9 +157,20 @@ mod tests {
 
     fn report(entry: &str, outcome: Outcome, health: Health) -> ServiceReport {
         let [group, namespace, name] = ["", "web", "web"].map(str::to_owned);
-        let object = ObjectRef { group, version: "v1".to_owned(), kind: "Pod".to_owned(), namespace, name };
-        let object =
-            ObjectReport { object, sync: SyncState::Synced, health, message: "crashes".to_owned(), waits_for: None };
+        let object = ObjectRef {
+            group,
+            version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace,
+            name,
+        };
+        let object = ObjectReport {
+            object,
+            sync: SyncState::Synced,
+            health,
+            message: "crashes".to_owned(),
+            waits_for: None,
+        };
         ServiceReport {
             entry: Digest::of(entry),
             outcome,
@@ -164,7 +183,10 @@ mod tests {
     }
 
     fn published(entry: &str, change: &str) -> Option<Published> {
-        Some(Published { entry: Digest::of(entry), change: id(change) })
+        Some(Published {
+            entry: Digest::of(entry),
+            change: id(change),
+        })
     }
 
     /// Feeds reports `(published entry, its change, reported entry, health)` at seconds 1, 2 …, and returns the final
@@ -182,9 +204,18 @@ mod tests {
     fn a_report_of_another_entry_says_nothing() {
         use Health::{Current, Failed};
         assert_eq!(after(&[("1", "a", "0", Current)]), None);
-        assert_eq!(after(&[("1", "a", "1", Current), ("2", "a", "1", Failed)]), Some((Said::Healthy, 1, Some(1))));
+        assert_eq!(
+            after(&[("1", "a", "1", Current), ("2", "a", "1", Failed)]),
+            Some((Said::Healthy, 1, Some(1)))
+        );
         let mut known = None;
-        Evidence::note(&mut known, published("1", "a"), &report("1", Outcome::Applied, Current), &[], 1);
+        Evidence::note(
+            &mut known,
+            published("1", "a"),
+            &report("1", Outcome::Applied, Current),
+            &[],
+            1,
+        );
         let known = known.unwrap();
         assert!(known.on(published("1", "a")).is_some());
         assert!(known.on(published("2", "a")).is_none() && known.on(None).is_none());
@@ -193,18 +224,30 @@ mod tests {
     #[test]
     fn what_was_healthy_goes_on_over_an_entry_for_the_same_change() {
         use Health::{Current, Failed, InProgress};
-        let renewed = [("1", "a", "1", Current), ("2", "a", "2", InProgress), ("2", "a", "2", Current)];
+        let renewed = [
+            ("1", "a", "1", Current),
+            ("2", "a", "2", InProgress),
+            ("2", "a", "2", Current),
+        ];
         assert_eq!(after(&renewed), Some((Said::Healthy, 3, Some(1))));
         let other = [("1", "a", "1", Current), ("2", "b", "2", Current)];
         assert_eq!(after(&other), Some((Said::Healthy, 2, Some(2))));
-        let failed = [("1", "a", "1", Current), ("2", "a", "2", Failed), ("2", "a", "2", Current)];
+        let failed = [
+            ("1", "a", "1", Current),
+            ("2", "a", "2", Failed),
+            ("2", "a", "2", Current),
+        ];
         assert_eq!(after(&failed), Some((Said::Healthy, 3, Some(3))));
     }
 
     #[test]
     fn what_falls_back_by_itself_soaks_again() {
         use Health::{Current, InProgress};
-        let flaps = [("1", "a", "1", Current), ("1", "a", "1", InProgress), ("1", "a", "1", Current)];
+        let flaps = [
+            ("1", "a", "1", Current),
+            ("1", "a", "1", InProgress),
+            ("1", "a", "1", Current),
+        ];
         assert_eq!(after(&flaps), Some((Said::Healthy, 3, Some(3))));
         let twice = [("1", "a", "1", Current), ("1", "a", "1", Current)];
         assert_eq!(after(&twice), Some((Said::Healthy, 1, Some(1))));

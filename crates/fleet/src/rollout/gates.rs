@@ -64,16 +64,24 @@ impl Gates {
             step.refused += usize::from(view.case == Case::Refused);
         }
         for (number, step) in (0..).zip(&mut steps) {
-            step.max = policy.step(number).and_then(|stated| stated.max_unavailable).map(|limit| limit.of(step.total));
+            step.max = policy
+                .step(number)
+                .and_then(|stated| stated.max_unavailable)
+                .map(|limit| limit.of(step.total));
         }
 
         let sum = |count: fn(&StepGate) -> usize| steps.iter().map(count).sum::<usize>();
         let (total, unavailable, refused) = (sum(|s| s.total), sum(|s| s.unavailable), sum(|s| s.refused));
         let max = policy.max_unavailable.of(total);
-        let is_proven =
-            views.iter().any(|view| view.case == Case::Done && view.is_through && view.track.number == state.number);
+        let is_proven = views
+            .iter()
+            .any(|view| view.case == Case::Done && view.is_through && view.track.number == state.number);
         let is_unproven = policy.canary.is_some() && !is_proven;
-        let bears = if is_unproven { 1 } else { policy.halt_after.of(total).min(max) };
+        let bears = if is_unproven {
+            1
+        } else {
+            policy.halt_after.of(total).min(max)
+        };
         let is_over = |step: &StepGate| step.max.is_some_and(|max| step.refused >= max);
         let has_failed = refused >= bears || steps[0].refused > 0 || steps.iter().any(is_over);
         let is_at_once = policy.strategy == Strategy::AllAtOnce;
@@ -133,7 +141,12 @@ impl Gates {
         let mut ready: Vec<usize> = (0..views.len()).filter(ready).collect();
         ready.sort_by_cached_key(|index| {
             let (member, view) = (&members[*index], &views[*index]);
-            (Reverse(view.is_broken), member.step, Reverse(view.is_unavailable), self.rank(member))
+            (
+                Reverse(view.is_broken),
+                member.step,
+                Reverse(view.is_unavailable),
+                self.rank(member),
+            )
         });
         let broken = ready.iter().take_while(|index| views[**index].is_broken).count();
         let healthy = ready.split_off(broken);

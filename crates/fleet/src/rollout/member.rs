@@ -48,7 +48,9 @@ impl Member<'_> {
     pub(super) fn stopped_by(&self, track: &Track) -> Option<&Stands> {
         let said = self.evidence.and_then(|evidence| evidence.on(self.published));
         let has_begun = said.is_some_and(|said| Some(said.change()) == track.released);
-        self.stands.as_ref().filter(|stands| !(has_begun && matches!(stands, Stands::Window(_))))
+        self.stands
+            .as_ref()
+            .filter(|stands| !(has_begun && matches!(stands, Stands::Window(_))))
     }
 }
 
@@ -133,6 +135,10 @@ impl Clock {
     /// The time from which a duration counts that began at `time`. A time in the future was taken before the clock was
     /// set back.
     pub(super) fn count_from(self, time: i64) -> i64 {
-        if time > self.now { self.started } else { time.max(self.started) }
+        if time > self.now {
+            self.started
+        } else {
+            time.max(self.started)
+        }
     }
 }

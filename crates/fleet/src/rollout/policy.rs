@@ -83,7 +83,11 @@ pub struct InvalidPolicy {
 
 impl InvalidPolicy {
     fn new(field: impl Into<String>, value: impl ToString, remedy: impl Into<String>) -> Self {
-        Self { field: field.into(), value: value.to_string(), remedy: remedy.into() }
+        Self {
+            field: field.into(),
+            value: value.to_string(),
+            remedy: remedy.into(),
+        }
     }
 }
 
@@ -99,7 +103,11 @@ impl Policy {
             let read = read_step(index, step)?;
             if steps.iter().any(|earlier: &StepPolicy| earlier.name == read.name) {
                 let remedy = "a name that no step before it has";
-                return Err(InvalidPolicy::new(format!("steps[{index}].name"), quote(&read.name), remedy));
+                return Err(InvalidPolicy::new(
+                    format!("steps[{index}].name"),
+                    quote(&read.name),
+                    remedy,
+                ));
             }
             steps.push(read);
         }
@@ -159,8 +167,14 @@ fn read_step(index: usize, step: &RolloutStep) -> Result<StepPolicy, InvalidPoli
         let remedy = format!("lower-case letters, digits and dashes, at most {MAX_NAME}, and neither canary nor rest");
         return Err(InvalidPolicy::new(field("name"), quote(&step.name), remedy));
     }
-    let max_unavailable = step.max_unavailable.as_ref().map(|limit| read_limit(&field("maxUnavailable"), limit));
-    let soak = step.soak.as_ref().map(|text| read_duration(&field("soak"), text, ROLLOUT_SOAK));
+    let max_unavailable = step
+        .max_unavailable
+        .as_ref()
+        .map(|limit| read_limit(&field("maxUnavailable"), limit));
+    let soak = step
+        .soak
+        .as_ref()
+        .map(|text| read_duration(&field("soak"), text, ROLLOUT_SOAK));
     Ok(StepPolicy {
         name: step.name.clone(),
         selector: step.cluster_selector.clone(),
@@ -170,11 +184,17 @@ fn read_step(index: usize, step: &RolloutStep) -> Result<StepPolicy, InvalidPoli
 }
 
 fn read_canary(canary: &Canary) -> Result<Option<CanaryPolicy>, InvalidPolicy> {
-    let count = canary.count.map(|count| read_count("canary.count", count, 0, MAX_CANARIES)).transpose()?;
+    let count = canary
+        .count
+        .map(|count| read_count("canary.count", count, 0, MAX_CANARIES))
+        .transpose()?;
     let selector = canary.cluster_selector.clone();
     Ok(match (count, &selector) {
         (Some(0), _) => None,
-        (None, None) => Some(CanaryPolicy { selector, count: Some(1) }),
+        (None, None) => Some(CanaryPolicy {
+            selector,
+            count: Some(1),
+        }),
         _ => Some(CanaryPolicy { selector, count }),
     })
 }
@@ -182,19 +202,34 @@ fn read_canary(canary: &Canary) -> Result<Option<CanaryPolicy>, InvalidPolicy> {
 fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
     if order.skip.len() > MAX_SKIPPED {
         let told = format!("a list of {}", order.skip.len());
-        return Err(InvalidPolicy::new("order.skip", told, format!("one of at most {MAX_SKIPPED}")));
+        return Err(InvalidPolicy::new(
+            "order.skip",
+            told,
+            format!("one of at most {MAX_SKIPPED}"),
+        ));
     }
-    let is_pair =
-        |name: &&String| name.split_once('/').is_some_and(|(space, name)| !space.is_empty() && !name.is_empty());
+    let is_pair = |name: &&String| {
+        name.split_once('/')
+            .is_some_and(|(space, name)| !space.is_empty() && !name.is_empty())
+    };
     if let Some(wrong) = order.skip.iter().find(|name| !is_pair(name)) {
-        return Err(InvalidPolicy::new("order.skip", quote(wrong), "NAMESPACE/NAME of a Cluster"));
+        return Err(InvalidPolicy::new(
+            "order.skip",
+            quote(wrong),
+            "NAMESPACE/NAME of a Cluster",
+        ));
     }
 
-    for (field, text, most) in
-        [("order.reason", &order.reason, MAX_REASON), ("order.requestedAt", &order.requested_at, MAX_REQUESTED_AT)]
-    {
+    for (field, text, most) in [
+        ("order.reason", &order.reason, MAX_REASON),
+        ("order.requestedAt", &order.requested_at, MAX_REQUESTED_AT),
+    ] {
         if text.len() > most {
-            return Err(InvalidPolicy::new(field, format!("of {} bytes", text.len()), format!("at most {most} bytes")));
+            return Err(InvalidPolicy::new(
+                field,
+                format!("of {} bytes", text.len()),
+                format!("at most {most} bytes"),
+            ));
         }
     }
     if order.abort && order.promote.is_some() {
@@ -256,15 +291,32 @@ mod tests {
     #[test]
     fn nothing_said_is_one_canary_and_a_tenth_at_a_time() {
         let policy = read(json!({})).unwrap();
-        assert_eq!((policy.max_unavailable, policy.halt_after), (Limit::Percent(10), Limit::Number(1)));
-        assert_eq!((policy.soak, policy.progress_deadline, policy.fail_after), (120, 600, 30));
-        assert_eq!(policy.canary, Some(CanaryPolicy { selector: None, count: Some(1) }));
+        assert_eq!(
+            (policy.max_unavailable, policy.halt_after),
+            (Limit::Percent(10), Limit::Number(1))
+        );
+        assert_eq!(
+            (policy.soak, policy.progress_deadline, policy.fail_after),
+            (120, 600, 30)
+        );
+        assert_eq!(
+            policy.canary,
+            Some(CanaryPolicy {
+                selector: None,
+                count: Some(1)
+            })
+        );
         assert_eq!((policy.step_name(0), policy.step_name(1)), ("canary", "rest"));
     }
 
     #[test]
     fn canaries_are_all_that_are_selected_or_so_many_or_none() {
-        let count = |canary: Value| read(json!({"canary": canary})).unwrap().canary.map(|canary| canary.count);
+        let count = |canary: Value| {
+            read(json!({"canary": canary}))
+                .unwrap()
+                .canary
+                .map(|canary| canary.count)
+        };
         assert_eq!(count(json!({"clusterSelector": {}})), Some(None));
         assert_eq!(count(json!({"clusterSelector": {}, "count": 2})), Some(Some(2)));
         assert_eq!(count(json!({"count": 3})), Some(Some(3)));
@@ -274,16 +326,34 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_value_and_what_would_be_right() {
         let check = |stated: Value, expected: &str| assert_eq!(read(stated).unwrap_err(), expected);
-        check(json!({"soak": "0s"}), r#"rollout.soak is "0s": it must be a duration between 1s and 24h"#);
+        check(
+            json!({"soak": "0s"}),
+            r#"rollout.soak is "0s": it must be a duration between 1s and 24h"#,
+        );
         check(
             json!({"progressDeadline": "5s"}),
             r#"rollout.progressDeadline is "5s": it must be a duration between 30s and 24h"#,
         );
-        check(json!({"failAfter": "2h"}), r#"rollout.failAfter is "2h": it must be a duration between 1s and 1h"#);
-        check(json!({"maxUnavailable": 0}), "rollout.maxUnavailable is 0: it must be a number above 0, or 1% to 100%");
-        check(json!({"haltAfter": "x"}), r#"rollout.haltAfter is "x": it must be a number above 0, or 1% to 100%"#);
-        check(json!({"maxPartitions": 0}), "rollout.maxPartitions is 0: it must be between 1 and 64");
-        check(json!({"canary": {"count": 1001}}), "rollout.canary.count is 1001: it must be between 0 and 1000");
+        check(
+            json!({"failAfter": "2h"}),
+            r#"rollout.failAfter is "2h": it must be a duration between 1s and 1h"#,
+        );
+        check(
+            json!({"maxUnavailable": 0}),
+            "rollout.maxUnavailable is 0: it must be a number above 0, or 1% to 100%",
+        );
+        check(
+            json!({"haltAfter": "x"}),
+            r#"rollout.haltAfter is "x": it must be a number above 0, or 1% to 100%"#,
+        );
+        check(
+            json!({"maxPartitions": 0}),
+            "rollout.maxPartitions is 0: it must be between 1 and 64",
+        );
+        check(
+            json!({"canary": {"count": 1001}}),
+            "rollout.canary.count is 1001: it must be between 0 and 1000",
+        );
         check(
             json!({"partitionBy": ""}),
             r#"rollout.partitionBy is "": it must be a label's key of at most 317 bytes, or absent"#,
@@ -310,10 +380,16 @@ mod tests {
             let steps: Vec<Value> = names.iter().map(|name| step(name)).collect();
             assert_eq!(read(json!({"steps": steps})).unwrap_err(), expected);
         };
-        check(&["eu", "eu"], r#"rollout.steps[1].name is "eu": it must be a name that no step before it has"#);
+        check(
+            &["eu", "eu"],
+            r#"rollout.steps[1].name is "eu": it must be a name that no step before it has"#,
+        );
         let plain = "lower-case letters, digits and dashes, at most 63, and neither canary nor rest";
         for name in ["", "canary", "rest", "EU", "-eu", "eu.west"] {
-            check(&["us", name], &format!("rollout.steps[1].name is {name:?}: it must be {plain}"));
+            check(
+                &["us", name],
+                &format!("rollout.steps[1].name is {name:?}: it must be {plain}"),
+            );
         }
         let names: Vec<String> = (0..33).map(|number| format!("s{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -328,7 +404,11 @@ mod tests {
     #[test]
     fn another_request_of_the_same_is_another_order() {
         let id = |at: &str| {
-            read(json!({"order": {"number": 1, "promote": "Soak", "requestedAt": at}})).unwrap().order.unwrap().id
+            read(json!({"order": {"number": 1, "promote": "Soak", "requestedAt": at}}))
+                .unwrap()
+                .order
+                .unwrap()
+                .id
         };
         assert_eq!(id("a"), id("a"));
         assert_ne!(id("a"), id("b"));

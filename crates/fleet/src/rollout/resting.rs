@@ -54,15 +54,19 @@ impl Resting {
         mut awake: impl Iterator<Item = &'a BTreeMap<String, String>>,
     ) -> bool {
         let is_obeyed = policy.order.as_ref().is_none_or(|order| state.obeyed == Some(order.id));
-        let is_placed = policy.canary.as_ref().is_none_or(|canary| match (&canary.selector, canary.count) {
-            (Some(_), None) => true,
-            (Some(_), Some(count)) => self.has_canaries(count),
-            // Canaries come from the first step, unless an awake cluster is in an earlier one now.
-            (None, Some(count)) => {
-                self.has_canaries(count) && awake.all(|labels| usize::from(group(policy, labels)) >= self.first_group())
-            }
-            (None, None) => false,
-        });
+        let is_placed = policy
+            .canary
+            .as_ref()
+            .is_none_or(|canary| match (&canary.selector, canary.count) {
+                (Some(_), None) => true,
+                (Some(_), Some(count)) => self.has_canaries(count),
+                // Canaries come from the first step, unless an awake cluster is in an earlier one now.
+                (None, Some(count)) => {
+                    self.has_canaries(count)
+                        && awake.all(|labels| usize::from(group(policy, labels)) >= self.first_group())
+                }
+                (None, None) => false,
+            });
         state.target == Some(target) && is_obeyed && is_placed
     }
 
@@ -75,11 +79,18 @@ impl Resting {
     /// The first step with members that are not canaries.
     pub(super) fn first_group(&self) -> usize {
         let first = |counts: &[usize]| counts.iter().skip(1).position(|count| *count > 0).map(|at| at + 1);
-        [first(&self.done), first(&self.deferred)].into_iter().flatten().min().unwrap_or(usize::MAX)
+        [first(&self.done), first(&self.deferred)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(usize::MAX)
     }
 
     pub(super) fn canaries(&self) -> usize {
-        [&self.done, &self.deferred].into_iter().filter_map(|counts| counts.first()).sum()
+        [&self.done, &self.deferred]
+            .into_iter()
+            .filter_map(|counts| counts.first())
+            .sum()
     }
 
     /// Counts of done members, from the first step on.

@@ -40,7 +40,10 @@ impl Outlook {
             let found = members.iter().zip(views).filter(|(member, view)| holds(member, view));
             found.map(|(member, _)| member.name).min().map(str::to_owned)
         };
-        let moving = members.iter().zip(views).filter(|(_, view)| view.is_moving || view.case == Case::InFlight);
+        let moving = members
+            .iter()
+            .zip(views)
+            .filter(|(_, view)| view.is_moving || view.case == Case::InFlight);
         let mut partitions: Vec<_> = moving.map(|(member, _)| partition(member).1.to_owned()).collect();
         partitions.sort_unstable();
         partitions.dedup();
@@ -57,7 +60,11 @@ impl Outlook {
             unavailable: gates.unavailable,
             max: gates.max,
             alone: first(&|_, view| view.is_hopeful).filter(|_| gates.is_alone),
-            partitions: if policy.partition_by.is_some() { partitions } else { Vec::new() },
+            partitions: if policy.partition_by.is_some() {
+                partitions
+            } else {
+                Vec::new()
+            },
         }
     }
 }
@@ -115,7 +122,10 @@ pub enum Held {
 /// What one member waits for after a decision. It always names one reason.
 pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, clock: Clock) -> Standing {
     let view = View::of(policy, state, member, member.track, clock);
-    let said = member.evidence.and_then(|evidence| evidence.on(member.published)).map(|evidence| evidence.said());
+    let said = member
+        .evidence
+        .and_then(|evidence| evidence.on(member.published))
+        .map(|evidence| evidence.said());
     let is_released = member.track.released == member.wanted;
     // A closed window does not stop a change that has begun.
     let stands = match view.case {
@@ -172,8 +182,11 @@ fn hold(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, 
     let told = |name: &Option<String>| name.clone().unwrap_or_default();
     let is_newcomer =
         member.track.released.is_none() && state.last_good.is_some_and(|good| state.target == Some(good.target));
-    let full =
-        Held::Unavailable { first: told(&outlook.unavailable_first), count: outlook.unavailable, max: outlook.max };
+    let full = Held::Unavailable {
+        first: told(&outlook.unavailable_first),
+        count: outlook.unavailable,
+        max: outlook.max,
+    };
     let is_at_once = policy.strategy == Strategy::AllAtOnce;
     let key = partition(member).1;
     let is_elsewhere = !outlook.partitions.is_empty() && !outlook.partitions.iter().any(|open| open == key);
@@ -183,13 +196,16 @@ fn hold(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, 
         _ if is_at_once && !outlook.goes_back => Held::Next,
         _ if view.is_broken && !outlook.goes_back => full,
         Some(Latch::Aborted) => Held::Aborted,
-        Some(Latch::Halted) => Held::Halted { by: told(&outlook.halted_by) },
-        None if !is_newcomer && outlook.step.is_some_and(|open| member.step > open) => {
-            Held::Step { name: outlook.step_name.clone(), waits_for: told(&outlook.waits_for) }
-        }
-        None if !is_newcomer && member.step > 0 && outlook.alone.is_some() => {
-            Held::Alone { with: told(&outlook.alone) }
-        }
+        Some(Latch::Halted) => Held::Halted {
+            by: told(&outlook.halted_by),
+        },
+        None if !is_newcomer && outlook.step.is_some_and(|open| member.step > open) => Held::Step {
+            name: outlook.step_name.clone(),
+            waits_for: told(&outlook.waits_for),
+        },
+        None if !is_newcomer && member.step > 0 && outlook.alone.is_some() => Held::Alone {
+            with: told(&outlook.alone),
+        },
         None if is_elsewhere => Held::Partitions(outlook.partitions.clone()),
         None if outlook.unavailable > 0 => full,
         None => Held::Next,

@@ -29,7 +29,12 @@ pub struct Cluster<'a> {
 pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Vec<u16> {
     let mut steps: Vec<u16> = clusters.iter().map(|cluster| group(policy, cluster.labels)).collect();
     let Some(canary) = &policy.canary else { return steps };
-    let first = steps.iter().copied().map(usize::from).chain([resting.first_group()]).min();
+    let first = steps
+        .iter()
+        .copied()
+        .map(usize::from)
+        .chain([resting.first_group()])
+        .min();
 
     let mut able: Vec<usize> = (0..clusters.len())
         .filter(|index| match &canary.selector {
@@ -74,7 +79,12 @@ mod tests {
     /// `*` for a canary and `>` for begun.
     fn check(policy: Value, clusters: &[&str], expected: &[u16]) {
         let stated: RolloutPolicy = serde_json::from_value(policy).unwrap();
-        let labels = |text: &str| text.split(' ').skip(1).map(|label| (label.to_owned(), String::new())).collect();
+        let labels = |text: &str| {
+            text.split(' ')
+                .skip(1)
+                .map(|label| (label.to_owned(), String::new()))
+                .collect()
+        };
         let labels: Vec<BTreeMap<String, String>> = clusters.iter().map(|text| labels(text)).collect();
         let read = |(text, labels)| {
             let text: &str = text;
@@ -84,7 +94,10 @@ mod tests {
                 labels,
                 is_healthy: !marks.contains('!'),
                 reach: match () {
-                    () if marks.contains('?') => Reach::Silent { since: 0, has_entry: false },
+                    () if marks.contains('?') => Reach::Silent {
+                        since: 0,
+                        has_entry: false,
+                    },
                     () if marks.contains('~') => Reach::NotYet,
                     () => Reach::Heard { at: 0 },
                 },
@@ -93,7 +106,10 @@ mod tests {
             }
         };
         let clusters: Vec<Cluster<'_>> = clusters.iter().copied().zip(&labels).map(read).collect();
-        assert_eq!(place(&Policy::of(&stated).unwrap(), &clusters, &Resting::default()), expected);
+        assert_eq!(
+            place(&Policy::of(&stated).unwrap(), &clusters, &Resting::default()),
+            expected
+        );
     }
 
     fn with(label: &str) -> Value {

@@ -27,7 +27,11 @@ pub struct Counted<'a> {
 
 impl<'a> Counted<'a> {
     fn wants(&self) -> &'a str {
-        if self.wanted.is_empty() { self.revision } else { self.wanted }
+        if self.wanted.is_empty() {
+            self.revision
+        } else {
+            self.wanted
+        }
     }
 }
 
@@ -42,7 +46,10 @@ struct Version<'a> {
 
 impl Version<'_> {
     fn stage(&mut self, policy: &Policy, step: u16) -> &mut VersionStage {
-        let named = || VersionStage { step: policy.step_name(step).to_owned(), ..VersionStage::default() };
+        let named = || VersionStage {
+            step: policy.step_name(step).to_owned(),
+            ..VersionStage::default()
+        };
         self.stages.entry(step).or_insert_with(named)
     }
 
@@ -68,9 +75,16 @@ pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> Ro
             wanted.author = member.author;
         }
         if !member.wanted.is_empty() && !member.revision.is_empty() {
-            versions.entry(member.revision).or_default().stage(policy, member.step).kept += 1;
+            versions
+                .entry(member.revision)
+                .or_default()
+                .stage(policy, member.step)
+                .kept += 1;
         }
-        if let Some(version) = versions.get_mut(member.revision).filter(|_| !member.revision.is_empty()) {
+        if let Some(version) = versions
+            .get_mut(member.revision)
+            .filter(|_| !member.revision.is_empty())
+        {
             version.first = version.first.into_iter().chain(member.released).min();
         }
     }
@@ -86,7 +100,10 @@ pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> Ro
     RolloutSurvey {
         stages: stages
             .into_iter()
-            .map(|(step, counts)| Stage { step: policy.step_name(step).to_owned(), counts })
+            .map(|(step, counts)| Stage {
+                step: policy.step_name(step).to_owned(),
+                counts,
+            })
             .collect(),
         versions: told,
         others: if left > 1 { left } else { 0 },
@@ -122,7 +139,10 @@ fn add(one: VersionCounts, other: VersionCounts) -> VersionCounts {
         counts.still += added.still;
         known.kept += more.kept;
     }
-    VersionCounts { stages, ..VersionCounts::default() }
+    VersionCounts {
+        stages,
+        ..VersionCounts::default()
+    }
 }
 
 /// Indices of at most `most` members that are not done, the worst first and then by step and name.
@@ -131,7 +151,9 @@ pub fn worst(members: &[Counted<'_>], most: usize) -> Vec<usize> {
         let member = &members[*index];
         (member.progress, member.step, member.name)
     };
-    let mut open: Vec<usize> = (0..members.len()).filter(|index| members[*index].progress != Progress::Done).collect();
+    let mut open: Vec<usize> = (0..members.len())
+        .filter(|index| members[*index].progress != Progress::Done)
+        .collect();
     if open.len() > most {
         // Only the first `most` need an order.
         open.select_nth_unstable_by_key(most, |index| key(index));
@@ -155,7 +177,15 @@ mod tests {
         let revision = if words[3] == "-" { "" } else { words[3] };
         let wanted = words.get(4).copied().unwrap_or_default();
         let (step, released) = (words[1].parse().unwrap(), revision.parse().ok());
-        Counted { name: words[0], step, progress, released, revision, wanted, author: "ann" }
+        Counted {
+            name: words[0],
+            step,
+            progress,
+            released,
+            revision,
+            wanted,
+            author: "ann",
+        }
     }
 
     fn policy() -> Policy {
@@ -170,11 +200,22 @@ mod tests {
         let members: Vec<Counted<'_>> = members.iter().map(|line| read(line)).collect();
         let survey = survey(&policy(), &Outlook::default(), &members);
         let text = |counts: &ProgressCounts| {
-            let ProgressCounts { done, soaking, progressing, failed, deferred, waiting, still } = counts;
+            let ProgressCounts {
+                done,
+                soaking,
+                progressing,
+                failed,
+                deferred,
+                waiting,
+                still,
+            } = counts;
             format!("{done}/{soaking}/{progressing}/{failed}/{deferred}/{waiting}/{still}")
         };
-        let told: Vec<String> =
-            survey.stages.iter().map(|stage| format!("{}={}", stage.step, text(&stage.counts))).collect();
+        let told: Vec<String> = survey
+            .stages
+            .iter()
+            .map(|stage| format!("{}={}", stage.step, text(&stage.counts)))
+            .collect();
         assert_eq!(told.join(" "), stages);
         let told: Vec<String> = survey
             .versions
@@ -219,7 +260,12 @@ mod tests {
         check(
             &["a 0 Waiting 2 9a", "b 1 Done 3", "c 1 Waiting -"],
             "canary=0/0/0/0/0/1/0 eu=1/0/0/0/0/1/0 us=0/0/0/0/0/0/0",
-            &["9a canary=0/0/0/0/0/1/0+0", "3 eu=1/0/0/0/0/0/0+0", "2 canary=0/0/0/0/0/0/0+1", " eu=0/0/0/0/0/1/0+0"],
+            &[
+                "9a canary=0/0/0/0/0/1/0+0",
+                "3 eu=1/0/0/0/0/0/0+0",
+                "2 canary=0/0/0/0/0/0/0+1",
+                " eu=0/0/0/0/0/1/0+0",
+            ],
         );
     }
 
@@ -238,16 +284,39 @@ mod tests {
         let members: Vec<Counted<'_>> = revisions.iter().map(|revision| member(revision)).collect();
         let survey = survey(&policy(), &Outlook::default(), &members);
         let last = survey.versions.last().unwrap();
-        assert_eq!((survey.versions.len(), survey.others, last.stages.len()), (MAX_SURVEYED_VERSIONS, 29, 1));
-        let all: u64 = survey.versions.iter().flat_map(|version| &version.stages).map(|stage| stage.counts.done).sum();
+        assert_eq!(
+            (survey.versions.len(), survey.others, last.stages.len()),
+            (MAX_SURVEYED_VERSIONS, 29, 1)
+        );
+        let all: u64 = survey
+            .versions
+            .iter()
+            .flat_map(|version| &version.stages)
+            .map(|stage| stage.counts.done)
+            .sum();
         assert_eq!(all, 40);
     }
 
     #[test]
     fn the_worst_come_first_and_who_is_done_does_not() {
-        let lines = ["a 1 Done 1", "b 2 Waiting 1", "c 1 Waiting 1", "d 1 Failed 1", "e 0 Soaking 1", "f 1 Failed 1"];
+        let lines = [
+            "a 1 Done 1",
+            "b 2 Waiting 1",
+            "c 1 Waiting 1",
+            "d 1 Failed 1",
+            "e 0 Soaking 1",
+            "f 1 Failed 1",
+        ];
         let members: Vec<Counted<'_>> = lines.into_iter().map(read).collect();
-        let names = |most| -> String { worst(&members, most).into_iter().map(|index| members[index].name).collect() };
-        assert_eq!((names(10), names(3), names(0)), ("dfecb".to_owned(), "dfe".to_owned(), String::new()));
+        let names = |most| -> String {
+            worst(&members, most)
+                .into_iter()
+                .map(|index| members[index].name)
+                .collect()
+        };
+        assert_eq!(
+            (names(10), names(3), names(0)),
+            ("dfecb".to_owned(), "dfe".to_owned(), String::new())
+        );
     }
 }

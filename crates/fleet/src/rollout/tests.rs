@@ -54,7 +54,10 @@ struct Set {
 /// done with change `0`.
 fn set(names: &str, policy: Value) -> Set {
     let mut stated = json!({"soak": "10s", "progressDeadline": "100s", "failAfter": "5s", "maxUnavailable": 2});
-    stated.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
+    stated
+        .as_object_mut()
+        .unwrap()
+        .extend(policy.as_object().unwrap().clone());
     let mut set = Set {
         policy: serde_json::from_value(stated).unwrap(),
         state: State::default(),
@@ -66,10 +69,18 @@ fn set(names: &str, policy: Value) -> Set {
     for name in names.chars() {
         set.join(name);
     }
-    set.state.last_good = Some(LastGood { number: 0, target: set.target });
+    set.state.last_good = Some(LastGood {
+        number: 0,
+        target: set.target,
+    });
     set.state.target = Some(set.target);
     for name in names.chars() {
-        let track = Track { released: Some(id("0")), is_done: true, good: Some(id("0")), ..Track::default() };
+        let track = Track {
+            released: Some(id("0")),
+            is_done: true,
+            good: Some(id("0")),
+            ..Track::default()
+        };
         set.row(name).track = track;
         set.publish(name);
         set.say(name, Health::Current);
@@ -123,7 +134,13 @@ impl Set {
         let now = self.clock.now;
         let row = self.row(name);
         let [group, version, kind, namespace] = ["", "v1", "Pod", "web"].map(str::to_owned);
-        let object = ObjectRef { group, version, kind, namespace, name: "web".to_owned() };
+        let object = ObjectRef {
+            group,
+            version,
+            kind,
+            namespace,
+            name: "web".to_owned(),
+        };
         let message = "crashes".to_owned();
         let report = ServiceReport {
             entry: row.published.unwrap().entry,
@@ -132,7 +149,13 @@ impl Set {
             held_prune: None,
             deletion: None,
             hooks: Vec::new(),
-            objects: vec![ObjectReport { object, sync: SyncState::Synced, health, message, waits_for: None }],
+            objects: vec![ObjectReport {
+                object,
+                sync: SyncState::Synced,
+                health,
+                message,
+                waits_for: None,
+            }],
         };
         Evidence::note(&mut row.evidence, row.published, &report, &[], now);
     }
@@ -222,7 +245,12 @@ impl Set {
                 self.publish(name);
             }
         }
-        Looked { released, retracted, phase: decision.phase, next_look: decision.next_look }
+        Looked {
+            released,
+            retracted,
+            phase: decision.phase,
+            next_look: decision.next_look,
+        }
     }
 
     /// Checks that the progress of the single members adds up to the counts.
@@ -232,11 +260,29 @@ impl Set {
         for member in self.members() {
             told.add(progress(&policy, &self.state, &member, self.clock).0);
         }
-        let Counts { updated, progressing, soaking, failed, deferred, waiting, standing } = expected;
+        let Counts {
+            updated,
+            progressing,
+            soaking,
+            failed,
+            deferred,
+            waiting,
+            standing,
+        } = expected;
         assert_eq!(told.soaking, soaking as u64);
         let expected = [updated, progressing, failed, deferred, waiting, standing].map(|count| count as u64);
         let progressing = told.progressing + told.soaking;
-        assert_eq!([told.done, progressing, told.failed, told.deferred, told.waiting, told.still], expected);
+        assert_eq!(
+            [
+                told.done,
+                progressing,
+                told.failed,
+                told.deferred,
+                told.waiting,
+                told.still
+            ],
+            expected
+        );
     }
 
     /// The members that are released now.

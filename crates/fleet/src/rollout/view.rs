@@ -72,8 +72,10 @@ impl View {
         let Member { wanted, .. } = *member;
         let (is_wanted, is_refused) = (track.released == wanted, wanted.is_some() && track.refused == wanted);
         let is_new = state.open && track.number >= state.began && track.released.is_some();
-        let is_still =
-            matches!(member.stands, Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken));
+        let is_still = matches!(
+            member.stands,
+            Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken)
+        );
         let is_skipped = wanted.is_some() && track.skipped == wanted;
 
         let is_silent = matches!(member.reach, Reach::Silent { .. });
@@ -132,13 +134,19 @@ impl View {
                 && (is_heard || word.is_lost),
             is_going_back: went_back && is_unavailable,
             fails: is_new && case == Case::InFlight && (word.has_failed_long || word.is_late || word.is_lost),
-            due: [word.due.filter(|_| is_pressed || word.has_failed), unheard].into_iter().flatten().min(),
+            due: [word.due.filter(|_| is_pressed || word.has_failed), unheard]
+                .into_iter()
+                .flatten()
+                .min(),
             is_moving: is_new && is_unavailable && case != Case::Refused,
             is_through: is_new && matches!(case, Case::InFlight | Case::Done),
             case,
             // Done members are many, and none of them needs the clock.
             track: match is_pressed && !word.is_settled {
-                true => Track { clock: keep_clock(member, track, clock.now), ..track },
+                true => Track {
+                    clock: keep_clock(member, track, clock.now),
+                    ..track
+                },
                 false => track,
             },
         }
@@ -164,7 +172,12 @@ impl View {
 
     /// How the member rests after a decision. None: it does not rest.
     pub fn rests(&self, state: &State, member: &Member<'_>) -> Option<Rest> {
-        let Track { released, asked, number, .. } = self.track;
+        let Track {
+            released,
+            asked,
+            number,
+            ..
+        } = self.track;
         let all = [released, asked, member.published.map(|published| published.change)];
         let has_all = member.wanted.is_some() && all.iter().all(|change| *change == member.wanted);
         let is_of_this = state.open && number >= state.began;
@@ -189,9 +202,21 @@ impl View {
     }
 
     pub fn release(&mut self, member: &Member<'_>, number: u64, now: i64) {
-        let Track { released, back, is_done, .. } = self.track;
+        let Track {
+            released,
+            back,
+            is_done,
+            ..
+        } = self.track;
         let back = if is_done { released } else { back };
-        self.track = Track { released: member.wanted, is_done: false, back, number, clock: None, ..self.track };
+        self.track = Track {
+            released: member.wanted,
+            is_done: false,
+            back,
+            number,
+            clock: None,
+            ..self.track
+        };
         self.track.clock = keep_clock(member, self.track, now);
         let is_silent = matches!(member.reach, Reach::Silent { .. });
         self.case = if is_silent { Case::Deferred } else { Case::InFlight };
@@ -199,8 +224,15 @@ impl View {
 
     pub fn take_back(&mut self, member: &Member<'_>, number: u64, now: i64) {
         let Track { released, back, .. } = self.track;
-        self.track =
-            Track { released: back, is_done: false, good: back, refused: released, number, clock: None, ..self.track };
+        self.track = Track {
+            released: back,
+            is_done: false,
+            good: back,
+            refused: released,
+            number,
+            clock: None,
+            ..self.track
+        };
         self.track.clock = keep_clock(member, self.track, now);
         self.case = Case::Refused;
         self.is_going_back = true;
@@ -244,9 +276,13 @@ impl Word {
             Reach::NotYet => None,
         };
         let is_heard = matches!(member.reach, Reach::Heard { .. });
-        let soaked = at_released
-            .and_then(Evidence::healthy_since)
-            .map(|since| if was_done { clock.started } else { clock.count_from(since) + policy.soak_of(member.step) });
+        let soaked = at_released.and_then(Evidence::healthy_since).map(|since| {
+            if was_done {
+                clock.started
+            } else {
+                clock.count_from(since) + policy.soak_of(member.step)
+            }
+        });
         let is_settled = soaked.is_some_and(|soaked| heard.is_some_and(|heard| heard >= soaked && soaked <= clock.now));
         let failed = said.filter(|said| matches!(said.said(), Said::Failed(_)));
         let failed_until = failed.map(|said| clock.count_from(said.since()) + policy.fail_after);
@@ -254,11 +290,15 @@ impl Word {
         // A change that was done before gets the whole deadline again when it falls back.
         let fell_back = at_released.filter(|_| was_done).map(Evidence::since);
         let deadline = track.clock.map(|time| {
-            let from = clock.count_from(time).max(fell_back.map_or(i64::MIN, |since| clock.count_from(since)));
+            let from = clock
+                .count_from(time)
+                .max(fell_back.map_or(i64::MIN, |since| clock.count_from(since)));
             from + policy.progress_deadline
         });
         let deadline = deadline.filter(|_| soaked.is_none());
-        let is_published = member.published.is_some_and(|published| Some(published.change) == track.released);
+        let is_published = member
+            .published
+            .is_some_and(|published| Some(published.change) == track.released);
         let lost = match member.reach {
             Reach::Silent { since, has_entry: true } if is_published => {
                 Some(clock.count_from(since) + policy.progress_deadline)
@@ -267,9 +307,15 @@ impl Word {
         };
         let has_passed = |time: Option<i64>| time.is_some_and(|time| time <= clock.now);
 
-        let waits = soaked.filter(|_| !is_settled && is_heard).map(|soaked| soaked.max(clock.now + BETWEEN_LOOKS));
+        let waits = soaked
+            .filter(|_| !is_settled && is_heard)
+            .map(|soaked| soaked.max(clock.now + BETWEEN_LOOKS));
         let later = |time: &i64| *time > clock.now;
-        let due = [waits, failed_until, deadline.filter(|_| is_heard), lost].into_iter().flatten().filter(later).min();
+        let due = [waits, failed_until, deadline.filter(|_| is_heard), lost]
+            .into_iter()
+            .flatten()
+            .filter(later)
+            .min();
         Self {
             is_settled,
             is_reached: lost.is_some(),

@@ -22,17 +22,32 @@ pub struct News {
 
 impl News {
     fn new(is_warning: bool, reason: &str, message: &str) -> Self {
-        Self { is_warning, reason: reason.to_owned(), message: cut(message, MAX_MESSAGE_BYTES) }
+        Self {
+            is_warning,
+            reason: reason.to_owned(),
+            message: cut(message, MAX_MESSAGE_BYTES),
+        }
     }
 }
 
 /// Events for failures, recoveries, applied versions, and prunes that are held or done.
 pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> Vec<News> {
-    let (was_failed, failed) = (holding(&before.conditions, "Stalled"), holding(&now.conditions, "Stalled"));
+    let (was_failed, failed) = (
+        holding(&before.conditions, "Stalled"),
+        holding(&now.conditions, "Stalled"),
+    );
     let mut all = Vec::new();
-    if let Some(revision) = now.applied_revision.as_ref().filter(|_| !is_applied_already(before, now)) {
+    if let Some(revision) = now
+        .applied_revision
+        .as_ref()
+        .filter(|_| !is_applied_already(before, now))
+    {
         let again = before.applied_revision.as_ref() == Some(revision);
-        let detail = if again { ", after a change of its spec, parameters or approvals" } else { "" };
+        let detail = if again {
+            ", after a change of its spec, parameters or approvals"
+        } else {
+            ""
+        };
         all.push(News::new(false, "Applied", &format!("applied {revision}{detail}")));
     }
     if let Some(failed) = failed {
@@ -60,7 +75,11 @@ pub fn source_news(before: &SourceStatus, now: &SourceStatus) -> Vec<News> {
     let failure =
         |status: &SourceStatus| ready(status).filter(|ready| status.stale_since.is_some() && ready.status == "False");
     let mut all = Vec::new();
-    if let Some(revision) = now.revision.as_ref().filter(|revision| before.revision.as_ref() != Some(*revision)) {
+    if let Some(revision) = now
+        .revision
+        .as_ref()
+        .filter(|revision| before.revision.as_ref() != Some(*revision))
+    {
         all.push(News::new(false, "Fetched", &format!("serves {revision}")));
     }
     match (failure(before), failure(now)) {
@@ -78,17 +97,28 @@ pub fn source_news(before: &SourceStatus, now: &SourceStatus) -> Vec<News> {
 
 /// Events of a set: a rollout started, stopped or ended.
 pub fn set_news(before: &ServiceSetStatus, now: &ServiceSetStatus) -> Vec<News> {
-    let (was, now) = (before.rollout.clone().unwrap_or_default(), now.rollout.clone().unwrap_or_default());
+    let (was, now) = (
+        before.rollout.clone().unwrap_or_default(),
+        now.rollout.clone().unwrap_or_default(),
+    );
     let mut all = Vec::new();
     if now.number == 0 {
         return all;
     }
     if was.number != now.number {
         let clusters = counted(usize::try_from(now.clusters()).unwrap_or_default(), "cluster");
-        all.push(News::new(false, "RolloutStarted", &format!("rollout {} of {clusters} started", now.number)));
+        all.push(News::new(
+            false,
+            "RolloutStarted",
+            &format!("rollout {} of {clusters} started", now.number),
+        ));
     }
     if (was.number, was.phase) != (now.number, now.phase) {
-        let by = now.halted_by.as_ref().map(|by| format!("; halted by {by}")).unwrap_or_default();
+        let by = now
+            .halted_by
+            .as_ref()
+            .map(|by| format!("; halted by {by}"))
+            .unwrap_or_default();
         let told = now.so_far() + &by;
         match now.phase {
             RolloutPhase::Halted => all.push(News::new(true, "RolloutHalted", &told)),
@@ -113,6 +143,10 @@ pub(super) fn is_applied_already(before: &ServiceDeploymentStatus, now: &Service
 fn describe(deletion: &Deletion) -> String {
     let named: Vec<String> = deletion.objects.iter().take(NAMED).map(ToString::to_string).collect();
     let objects = listed(&named, usize::try_from(deletion.count).unwrap_or(usize::MAX));
-    let by = deletion.approved_by.as_ref().map(|by| format!("; approved by {by}")).unwrap_or_default();
+    let by = deletion
+        .approved_by
+        .as_ref()
+        .map(|by| format!("; approved by {by}"))
+        .unwrap_or_default();
     format!("deleted {}: {objects}{by}", counted(deletion.count, "object"))
 }

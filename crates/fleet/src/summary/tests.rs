@@ -22,7 +22,10 @@ fn apply() -> Action {
         target_namespace: "web".to_owned(),
         prune: true,
         ceiling: Ceiling {
-            service_account: ServiceAccount { namespace: "a".to_owned(), name: "b".to_owned() },
+            service_account: ServiceAccount {
+                namespace: "a".to_owned(),
+                name: "b".to_owned(),
+            },
             target_namespaces: None,
             allowed_kinds: None,
             denied_kinds: None,
@@ -50,7 +53,13 @@ fn object(name: &str, sync: SyncState, health: Health, message: &str) -> ObjectR
         namespace: "web".to_owned(),
         name: name.to_owned(),
     };
-    ObjectReport { object, sync, health, message: message.to_owned(), waits_for: None }
+    ObjectReport {
+        object,
+        sync,
+        health,
+        message: message.to_owned(),
+        waits_for: None,
+    }
 }
 
 fn report(outcome: Outcome, objects: Vec<ObjectReport>) -> ServiceReport {
@@ -126,8 +135,11 @@ impl Case {
     #[track_caller]
     fn check(&self, expected: &[&str]) -> ServiceDeploymentStatus {
         let status = self.status();
-        let said: Vec<String> =
-            status.conditions.iter().map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
+        let said: Vec<String> = status
+            .conditions
+            .iter()
+            .map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message))
+            .collect();
         assert_eq!(said, expected);
         status
     }
@@ -144,7 +156,10 @@ fn a_service_is_ready_when_everything_applied_is_healthy() {
 
 #[test]
 fn a_report_about_an_older_entry_says_nothing_about_now() {
-    let mut old = report(Outcome::Applied, vec![object("web", SyncState::Synced, Health::Current, "")]);
+    let mut old = report(
+        Outcome::Applied,
+        vec![object("web", SyncState::Synced, Health::Current, "")],
+    );
     old.entry = Digest::of("yesterday");
     let waits = "waits for the agent of cluster east to apply main@sha1:abc";
     let status = Case::new(Some(old)).check(&[
@@ -156,7 +171,10 @@ fn a_report_about_an_older_entry_says_nothing_about_now() {
 
 #[test]
 fn a_cluster_that_never_joined_is_named_with_the_command() {
-    let case = Case { joined: false, ..Case::new(None) };
+    let case = Case {
+        joined: false,
+        ..Case::new(None)
+    };
     let message = "cluster east has not joined; run: farwater cluster join east";
     case.check(&[
         &format!("Ready=False WaitingForAgent: {message}"),
@@ -171,17 +189,32 @@ fn failed_objects_come_first_and_are_named() {
         object("bad", SyncState::Refused, Health::Unknown, "forbidden"),
     ];
     let message = "1 of 2 objects failed: Deployment.apps web/bad: forbidden";
-    let status = Case::new(Some(report(Outcome::Applied, objects)))
-        .check(&[&format!("Ready=False Unhealthy: {message}"), &format!("Stalled=True Unhealthy: {message}")]);
+    let status = Case::new(Some(report(Outcome::Applied, objects))).check(&[
+        &format!("Ready=False Unhealthy: {message}"),
+        &format!("Stalled=True Unhealthy: {message}"),
+    ]);
     let names: Vec<_> = status.unhealthy.iter().map(|u| u.object.name.as_str()).collect();
     assert_eq!(names, ["bad", "slow"]);
-    assert_eq!(status.objects, Some(ObjectCounts { total: 2, healthy: 0, progressing: 1, failed: 1 }));
+    assert_eq!(
+        status.objects,
+        Some(ObjectCounts {
+            total: 2,
+            healthy: 0,
+            progressing: 1,
+            failed: 1
+        })
+    );
 }
 
 #[test]
 fn a_drift_that_is_left_is_a_condition_and_no_failure() {
     let objects = vec![
-        object("a", SyncState::Drifted, Health::Current, "others changed it: .data.value (somebody)"),
+        object(
+            "a",
+            SyncState::Drifted,
+            Health::Current,
+            "others changed it: .data.value (somebody)",
+        ),
         object("b", SyncState::Synced, Health::Current, ""),
     ];
     Case::new(Some(report(Outcome::Applied, objects))).check(&[
@@ -193,28 +226,55 @@ fn a_drift_that_is_left_is_a_condition_and_no_failure() {
 #[test]
 fn parameters_that_are_about_to_come_are_no_failure() {
     let check = |message: &str, expected: &str| {
-        let why = Why::Trouble(Trouble::Parameters { message: message.to_owned() });
+        let why = Why::Trouble(Trouble::Parameters {
+            message: message.to_owned(),
+        });
         let status = Case { why, ..Case::new(None) }.status();
-        let kinds: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
-        assert_eq!((kinds, &*status.conditions[1].reason), (vec!["Ready", expected], "ParametersNotReady"));
+        let kinds: Vec<&str> = status
+            .conditions
+            .iter()
+            .map(|condition| condition.type_.as_str())
+            .collect();
+        assert_eq!(
+            (kinds, &*status.conditions[1].reason),
+            (vec!["Ready", expected], "ParametersNotReady")
+        );
     };
-    check(&format!("{WAITS}Secret kv/db of backend vault, which was not read yet"), "Reconciling");
+    check(
+        &format!("{WAITS}Secret kv/db of backend vault, which was not read yet"),
+        "Reconciling",
+    );
     check("ConfigMap sizes has no key cpu", "Stalled");
 }
 
 #[test]
 fn values_that_are_old_are_a_condition_and_no_failure() {
     let why = "kv/db is as it was read at 2026-11-23T08:00:00Z: backend vault: Vault is not ready (503)";
-    let case = Case { stale: Some(why), ..Case::new(Some(report(Outcome::Applied, Vec::new()))) };
+    let case = Case {
+        stale: Some(why),
+        ..Case::new(Some(report(Outcome::Applied, Vec::new())))
+    };
     let status = case.status();
-    let said = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+    let said = |kind: &str| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == kind)
+            .unwrap()
+    };
     assert_eq!(said("Ready").status, "True");
     let stale = said("SecretsStale");
-    assert_eq!((&*stale.status, &*stale.reason, &*stale.message), ("True", "BackendFailed", why));
+    assert_eq!(
+        (&*stale.status, &*stale.reason, &*stale.message),
+        ("True", "BackendFailed", why)
+    );
 }
 
 fn held_case() -> Case {
-    let mut held = report(Outcome::Applied, vec![object("old", SyncState::PruneHeld, Health::Current, "")]);
+    let mut held = report(
+        Outcome::Applied,
+        vec![object("old", SyncState::PruneHeld, Health::Current, "")],
+    );
     held.held_prune = Some(HeldPrune {
         digest: Digest::of("plan"),
         reason: "nothing would be left".to_owned(),
@@ -236,9 +296,16 @@ fn a_held_prune_is_a_condition_of_its_own() {
     assert_eq!(status.objects.unwrap().total, 0);
     assert_eq!(status.held_prune.unwrap().count, 4);
     // While deletions are frozen in the fleet, an approval doesn't help.
-    let frozen = Case { frozen: true, ..held_case() };
+    let frozen = Case {
+        frozen: true,
+        ..held_case()
+    };
     let status = frozen.status();
-    let held = status.conditions.iter().find(|condition| condition.type_ == "PruneHeld").unwrap();
+    let held = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "PruneHeld")
+        .unwrap();
     assert_eq!((held.status.as_str(), held.reason.as_str()), ("True", FLEET_FROZEN));
 }
 
@@ -262,12 +329,19 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
     let approver = |case: &Case| case.status().last_deletion.unwrap().approved_by;
     case.previous.approved_by = Some("ann".to_owned());
     assert_eq!(approver(&case), None);
-    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    let Action::Apply(deployment) = &mut case.action else {
+        panic!("an action to apply")
+    };
     deployment.approved_prune = Some(plan);
     assert_eq!(approver(&case).as_deref(), Some("ann"));
     // The approval was withdrawn. It doesn't count for another deletion.
-    case.previous = ServiceDeploymentStatus { last_deletion: case.status().last_deletion, ..Default::default() };
-    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    case.previous = ServiceDeploymentStatus {
+        last_deletion: case.status().last_deletion,
+        ..Default::default()
+    };
+    let Action::Apply(deployment) = &mut case.action else {
+        panic!("an action to apply")
+    };
     deployment.approved_prune = None;
     assert_eq!(approver(&case).as_deref(), Some("ann"));
     let mut later = report(Outcome::Applied, Vec::new());
@@ -278,17 +352,31 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
 
 #[test]
 fn a_removal_that_waits_for_a_silent_agent_names_the_way_out() {
-    let removal = |policy| Action::Remove { policy, approved_prune: None };
-    let case = |policy, silent, report| Case { deleting: true, action: removal(policy), silent, ..Case::new(report) };
+    let removal = |policy| Action::Remove {
+        policy,
+        approved_prune: None,
+    };
+    let case = |policy, silent, report| Case {
+        deleting: true,
+        action: removal(policy),
+        silent,
+        ..Case::new(report)
+    };
     let said = |case: Case| case.status().conditions[0].message.clone();
     let waits = "waits for the agent of cluster east to confirm the removal";
     assert_eq!(said(case(DeletionPolicy::Delete, false, None)), waits);
     assert_eq!(said(case(DeletionPolicy::Orphan, true, None)), waits);
     let exit = format!("the agent is silent: {REMOVAL_EXIT}");
-    assert_eq!(said(case(DeletionPolicy::Delete, true, None)), format!("{waits}; {exit}"));
+    assert_eq!(
+        said(case(DeletionPolicy::Delete, true, None)),
+        format!("{waits}; {exit}")
+    );
     let mut left = report(Outcome::Applying, Vec::new());
     left.message = "3 objects are still to go".to_owned();
-    assert_eq!(said(case(DeletionPolicy::Delete, true, Some(left))), format!("3 objects are still to go; {exit}"));
+    assert_eq!(
+        said(case(DeletionPolicy::Delete, true, Some(left))),
+        format!("3 objects are still to go; {exit}")
+    );
 }
 
 #[test]
@@ -297,34 +385,52 @@ fn trouble_keeps_what_is_assigned_and_says_so() {
         revision: "main@sha1:def".to_owned(),
         message: "apps/web/kustomization.yaml:3: ../../../etc leaves the repository".to_owned(),
     };
-    let case = Case { why: Why::Trouble(trouble), ..Case::new(None) };
+    let case = Case {
+        why: Why::Trouble(trouble),
+        ..Case::new(None)
+    };
     let message = "main@sha1:def: apps/web/kustomization.yaml:3: ../../../etc leaves the repository; main@sha1:abc stays assigned";
-    let status = case
-        .check(&[&format!("Ready=False BundleFailed: {message}"), &format!("Stalled=True BundleFailed: {message}")]);
+    let status = case.check(&[
+        &format!("Ready=False BundleFailed: {message}"),
+        &format!("Stalled=True BundleFailed: {message}"),
+    ]);
     assert_eq!(status.assigned_revision.as_deref(), Some("main@sha1:abc"));
 }
 
 #[test]
 fn a_lost_grant_stalls_and_a_suspension_is_unknown() {
-    let hold = |reason: &str| Action::Hold { reason: reason.to_owned() };
-    let lost = Case { why: Why::NotGranted("no grant".to_owned()), action: hold("no grant"), ..Case::new(None) };
+    let hold = |reason: &str| Action::Hold {
+        reason: reason.to_owned(),
+    };
+    let lost = Case {
+        why: Why::NotGranted("no grant".to_owned()),
+        action: hold("no grant"),
+        ..Case::new(None)
+    };
     lost.check(&["Ready=False NotGranted: no grant", "Stalled=True NotGranted: no grant"]);
-    let suspended = Case { why: Why::Suspended, action: hold("the service is suspended"), ..Case::new(None) };
+    let suspended = Case {
+        why: Why::Suspended,
+        action: hold("the service is suspended"),
+        ..Case::new(None)
+    };
     suspended.check(&["Ready=Unknown Held: held: the service is suspended"]);
 }
 
 #[test]
 fn a_status_never_exceeds_four_kilobytes() {
     let long = "x".repeat(250);
-    let objects: Vec<_> =
-        (0..20).map(|_| object(&long, SyncState::Refused, Health::Failed, &"y".repeat(1024))).collect();
+    let objects: Vec<_> = (0..20)
+        .map(|_| object(&long, SyncState::Refused, Health::Failed, &"y".repeat(1024)))
+        .collect();
     let mut huge = report(Outcome::Failed, objects);
     huge.message = "z".repeat(4096);
     huge.held_prune = Some(HeldPrune {
         digest: Digest::of("plan"),
         reason: long.clone(),
         count: 50,
-        objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
+        objects: (0..50)
+            .map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object)
+            .collect(),
         contents: vec![],
         until_applied: false,
         earlier: Vec::new(),
@@ -337,24 +443,40 @@ fn a_status_never_exceeds_four_kilobytes() {
 
 #[test]
 fn what_only_a_newer_hub_understands_is_neither_applied_nor_removed() {
-    let mut said = report(Outcome::Unknown, vec![object("a", SyncState::Unknown, Health::Current, "")]);
+    let mut said = report(
+        Outcome::Unknown,
+        vec![object("a", SyncState::Unknown, Health::Current, "")],
+    );
     said.message = "paused".to_owned();
     let status = Case::new(Some(said)).status();
     let ready = &status.conditions[0];
-    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("Unknown", "ReportUnknown"));
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str()),
+        ("Unknown", "ReportUnknown")
+    );
     assert!(ready.message.contains("upgrade the hub: paused"), "{}", ready.message);
     assert_eq!((status.applied_revision, status.objects.unwrap().healthy), (None, 0));
 }
 
 fn newer() -> Candidate {
-    Candidate { revision: "main@sha1:def".to_owned(), bundle: Digest::of("newer"), ..candidate() }
+    Candidate {
+        revision: "main@sha1:def".to_owned(),
+        bundle: Digest::of("newer"),
+        ..candidate()
+    }
 }
 
 #[test]
 fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
     let objects = vec![object("web", SyncState::Synced, Health::Current, "")];
-    let pin = Pin { bundle: candidate().bundle, reason: Some("def crashes".to_owned()) };
-    let previous = ServiceDeploymentStatus { pinned_by: Some("ann".to_owned()), ..ServiceDeploymentStatus::default() };
+    let pin = Pin {
+        bundle: candidate().bundle,
+        reason: Some("def crashes".to_owned()),
+    };
+    let previous = ServiceDeploymentStatus {
+        pinned_by: Some("ann".to_owned()),
+        ..ServiceDeploymentStatus::default()
+    };
     let pinned = Case {
         candidate: Some(newer()),
         pin: Some(pin),
@@ -365,17 +487,35 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
         "Ready=True Applied: applied main@sha1:abc and pinned; 1 object is healthy",
         "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:def is held back",
     ]);
-    assert_eq!((status.held_revision.as_deref(), status.pinned_by.as_deref()), (Some("main@sha1:def"), Some("ann")));
+    assert_eq!(
+        (status.held_revision.as_deref(), status.pinned_by.as_deref()),
+        (Some("main@sha1:def"), Some("ann"))
+    );
     // Another revision with the same content is not a version that is held back.
-    let same = Candidate { revision: "main@sha1:def".to_owned(), ..candidate() };
-    assert_eq!(Case { candidate: Some(same), ..pinned }.status().held_revision, None);
+    let same = Candidate {
+        revision: "main@sha1:def".to_owned(),
+        ..candidate()
+    };
+    assert_eq!(
+        Case {
+            candidate: Some(same),
+            ..pinned
+        }
+        .status()
+        .held_revision,
+        None
+    );
 }
 
 #[test]
 fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
     let why = Why::Waiting("waits for service database, which does not exist".to_owned());
     let message = "main@sha1:def waits for service database, which does not exist; main@sha1:abc stays assigned";
-    let waiting = Case { why, candidate: Some(newer()), ..Case::new(None) };
+    let waiting = Case {
+        why,
+        candidate: Some(newer()),
+        ..Case::new(None)
+    };
     let status = waiting.check(&[
         &format!("Ready=False DependencyNotReady: {message}"),
         &format!("Reconciling=True DependencyNotReady: {message}"),
@@ -386,18 +526,33 @@ fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
 #[test]
 fn what_no_change_window_lets_begin_is_told_beside_how_it_runs() {
     let until = Some("2027-01-04T06:00:00Z".parse().unwrap());
-    let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until };
+    let closed = Closed {
+        by: "ops/holidays".to_owned(),
+        reason: "holidays".to_owned(),
+        until,
+    };
     let told = "ChangeWindow ops/holidays lets no change begin until 2027-01-04T06:00:00Z: holidays";
     let why = Why::Frozen(closed);
     let report = report(Outcome::Applied, Vec::new());
-    let runs = Case { why: why.clone(), candidate: Some(newer()), ..Case::new(Some(report)) };
+    let runs = Case {
+        why: why.clone(),
+        candidate: Some(newer()),
+        ..Case::new(Some(report))
+    };
     let status = runs.check(&[
         "Ready=True Applied: applied main@sha1:abc; 0 objects are healthy",
         &format!("Frozen=True WindowClosed: {told}"),
     ]);
     assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
-    let held = Action::Hold { reason: told.to_owned() };
-    let new = Case { why, action: held, assigned: None, ..Case::new(None) };
+    let held = Action::Hold {
+        reason: told.to_owned(),
+    };
+    let new = Case {
+        why,
+        action: held,
+        assigned: None,
+        ..Case::new(None)
+    };
     new.check(&[
         &format!("Ready=False Progressing: {told}"),
         &format!("Reconciling=True Progressing: {told}"),
@@ -416,10 +571,17 @@ fn hook(phase: &str, name: &str, state: &str, test: Option<&str>) -> HookReport 
 #[test]
 fn a_hook_or_test_that_failed_is_named_as_what_is_wrong() {
     let check = |hooks: Vec<HookReport>, message: &str, expected: &str| {
-        let failed = ServiceReport { message: message.to_owned(), hooks, ..report(Outcome::Failed, Vec::new()) };
+        let failed = ServiceReport {
+            message: message.to_owned(),
+            hooks,
+            ..report(Outcome::Failed, Vec::new())
+        };
         let status = Case::new(Some(failed)).status();
         let ready = &status.conditions[0];
-        assert_eq!(format!("{}={} {}: {}", ready.type_, ready.status, ready.reason, ready.message), expected);
+        assert_eq!(
+            format!("{}={} {}: {}", ready.type_, ready.status, ready.reason, ready.message),
+            expected
+        );
         status.hooks.unwrap()
     };
     let hooks = vec![
@@ -442,13 +604,21 @@ fn a_hook_or_test_that_failed_is_named_as_what_is_wrong() {
 
 #[test]
 fn a_service_is_not_ready_before_its_tests_have_run() {
-    let healthy = report(Outcome::Applied, vec![object("web", SyncState::Synced, Health::Current, "")]);
+    let healthy = report(
+        Outcome::Applied,
+        vec![object("web", SyncState::Synced, Health::Current, "")],
+    );
     let mut case = Case::new(Some(healthy.clone()));
-    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    let Action::Apply(deployment) = &mut case.action else {
+        panic!("an action to apply")
+    };
     deployment.tests = vec![serde_json::from_value(serde_json::json!({"name": "smoke", "image": "curl"})).unwrap()];
     let status = case.status();
     assert!(
-        status.conditions.iter().all(|c| c.reason == "TestNotRun" && c.message.contains("test smoke")),
+        status
+            .conditions
+            .iter()
+            .all(|c| c.reason == "TestNotRun" && c.message.contains("test smoke")),
         "{status:?}"
     );
     let hooks = vec![hook("Test", "web-test-smoke", "Succeeded", Some("smoke"))];
@@ -458,58 +628,155 @@ fn a_service_is_not_ready_before_its_tests_have_run() {
 
 #[test]
 fn what_became_of_a_service_is_told_once() {
-    let fine = || Case::new(Some(report(Outcome::Applied, vec![object("a", SyncState::Synced, Health::Current, "")])));
+    let fine = || {
+        Case::new(Some(report(
+            Outcome::Applied,
+            vec![object("a", SyncState::Synced, Health::Current, "")],
+        )))
+    };
     let failed = || {
         let objects = vec![object("a", SyncState::Synced, Health::Failed, "crashes")];
         Case::new(Some(report(Outcome::Applied, objects)))
     };
     let said = |before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus| -> Vec<String> {
         let sign = |news: &News| if news.is_warning { "!" } else { "" };
-        news(before, now).iter().map(|news| format!("{}{}: {}", sign(news), news.reason, news.message)).collect()
+        news(before, now)
+            .iter()
+            .map(|news| format!("{}{}: {}", sign(news), news.reason, news.message))
+            .collect()
     };
     let nothing = ServiceDeploymentStatus::default();
     let first = fine().status();
     assert_eq!(said(&nothing, &first), ["Applied: applied main@sha1:abc"]);
-    assert_eq!(said(&first, &Case { previous: first.clone(), ..fine() }.status()), Vec::<String>::new());
+    assert_eq!(
+        said(
+            &first,
+            &Case {
+                previous: first.clone(),
+                ..fine()
+            }
+            .status()
+        ),
+        Vec::<String>::new()
+    );
     // If an older hub recorded the version as applied, that is not news, but the time is recorded.
-    let old = ServiceDeploymentStatus { applied_entry: None, last_applied_time: None, ..first.clone() };
-    let noted = Case { previous: old.clone(), ..fine() }.status();
-    assert_eq!((noted.last_applied_time.is_some(), said(&old, &noted)), (true, Vec::new()));
+    let old = ServiceDeploymentStatus {
+        applied_entry: None,
+        last_applied_time: None,
+        ..first.clone()
+    };
+    let noted = Case {
+        previous: old.clone(),
+        ..fine()
+    }
+    .status();
+    assert_eq!(
+        (noted.last_applied_time.is_some(), said(&old, &noted)),
+        (true, Vec::new())
+    );
 
-    let broken = Case { previous: first.clone(), ..failed() }.status();
+    let broken = Case {
+        previous: first.clone(),
+        ..failed()
+    }
+    .status();
     let message = "1 of 1 object failed: Deployment.apps web/a: crashes";
     assert_eq!(said(&first, &broken), [format!("!Unhealthy: {message}")]);
-    let again = Case { previous: broken.clone(), ..failed() }.status();
+    let again = Case {
+        previous: broken.clone(),
+        ..failed()
+    }
+    .status();
     assert_eq!(said(&broken, &again), Vec::<String>::new());
-    let mended = Case { previous: broken.clone(), ..fine() }.status();
-    assert_eq!(said(&broken, &mended), ["Recovered: applied main@sha1:abc; 1 object is healthy"]);
+    let mended = Case {
+        previous: broken.clone(),
+        ..fine()
+    }
+    .status();
+    assert_eq!(
+        said(&broken, &mended),
+        ["Recovered: applied main@sha1:abc; 1 object is healthy"]
+    );
 
     // flux2#5738: its pods start first.
-    let starts = vec![object("a", SyncState::Synced, Health::InProgress, "0 of 1 replicas ready")];
-    let starting =
-        Case { previous: broken.clone(), ..Case::new(Some(report(Outcome::Applied, starts.clone()))) }.status();
+    let starts = vec![object(
+        "a",
+        SyncState::Synced,
+        Health::InProgress,
+        "0 of 1 replicas ready",
+    )];
+    let starting = Case {
+        previous: broken.clone(),
+        ..Case::new(Some(report(Outcome::Applied, starts.clone())))
+    }
+    .status();
     assert_eq!(said(&broken, &starting), Vec::<String>::new());
-    let started = Case { previous: starting.clone(), ..fine() }.status();
-    assert_eq!(said(&starting, &started), ["Recovered: applied main@sha1:abc; 1 object is healthy"]);
+    let started = Case {
+        previous: starting.clone(),
+        ..fine()
+    }
+    .status();
+    assert_eq!(
+        said(&starting, &started),
+        ["Recovered: applied main@sha1:abc; 1 object is healthy"]
+    );
     // A rollout of a healthy service is no recovery.
-    let rolling = Case { previous: first.clone(), ..Case::new(Some(report(Outcome::Applied, starts))) }.status();
-    assert_eq!(said(&rolling, &Case { previous: rolling.clone(), ..fine() }.status()), Vec::<String>::new());
+    let rolling = Case {
+        previous: first.clone(),
+        ..Case::new(Some(report(Outcome::Applied, starts)))
+    }
+    .status();
+    assert_eq!(
+        said(
+            &rolling,
+            &Case {
+                previous: rolling.clone(),
+                ..fine()
+            }
+            .status()
+        ),
+        Vec::<String>::new()
+    );
 
-    let held = Case { previous: first.clone(), ..held_case() }.status();
-    assert_eq!(said(&first, &held), ["!PruneHeld: 4 objects wait to be pruned: nothing would be left"]);
+    let held = Case {
+        previous: first.clone(),
+        ..held_case()
+    }
+    .status();
+    assert_eq!(
+        said(&first, &held),
+        ["!PruneHeld: 4 objects wait to be pruned: nothing would be left"]
+    );
     let mut gone = fine();
     let objects = vec![object("old", SyncState::Synced, Health::Current, "").object];
     let (digest, time) = (Digest::of("plan"), 900);
-    let deletion =
-        Deletion { digest, time, count: 2, objects, lost: 0, approved_plan: None, approved_by: None, undone: None };
+    let deletion = Deletion {
+        digest,
+        time,
+        count: 2,
+        objects,
+        lost: 0,
+        approved_plan: None,
+        approved_by: None,
+        undone: None,
+    };
     gone.report.as_mut().unwrap().deletion = Some(deletion);
-    let pruned = Case { previous: held.clone(), ..gone }.status();
-    assert_eq!(said(&held, &pruned), ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]);
+    let pruned = Case {
+        previous: held.clone(),
+        ..gone
+    }
+    .status();
+    assert_eq!(
+        said(&held, &pruned),
+        ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]
+    );
 }
 
 fn told(all: &[News]) -> Vec<String> {
     let sign = |news: &News| if news.is_warning { "!" } else { "" };
-    all.iter().map(|news| format!("{}{}: {}", sign(news), news.reason, news.message)).collect()
+    all.iter()
+        .map(|news| format!("{}{}: {}", sign(news), news.reason, news.message))
+        .collect()
 }
 
 #[test]
@@ -531,7 +798,11 @@ fn what_became_of_a_source_is_told_once() {
     check(&nothing, &first, &["Fetched: serves a"]);
     check(&first, &first, &[]);
     check(&first, &status(Some("a"), Some("Timeout")), &["!Timeout: Timeout it"]);
-    check(&status(Some("a"), Some("Timeout")), &status(Some("a"), Some("Timeout")), &[]);
+    check(
+        &status(Some("a"), Some("Timeout")),
+        &status(Some("a"), Some("Timeout")),
+        &[],
+    );
     check(
         &status(Some("a"), Some("Timeout")),
         &status(Some("a"), Some("Unreachable")),
@@ -542,7 +813,11 @@ fn what_became_of_a_source_is_told_once() {
         &status(Some("b"), None),
         &["Fetched: serves b", "Recovered: Fetched it"],
     );
-    check(&nothing, &status(None, Some("AuthenticationFailed")), &["!AuthenticationFailed: AuthenticationFailed it"]);
+    check(
+        &nothing,
+        &status(None, Some("AuthenticationFailed")),
+        &["!AuthenticationFailed: AuthenticationFailed it"],
+    );
 }
 
 #[test]
@@ -561,7 +836,11 @@ fn what_became_of_a_rollout_is_told_once() {
     check(&nothing, &started, &["RolloutStarted: rollout 1 of 2 clusters started"]);
     check(&started, &status(1, "Progressing", 1), &[]);
     let halted = status(1, "Halted", 1);
-    check(&started, &halted, &["!RolloutHalted: rollout 1 is Halted: 1 of 2 clusters are done; halted by team-a/east"]);
+    check(
+        &started,
+        &halted,
+        &["!RolloutHalted: rollout 1 is Halted: 1 of 2 clusters are done; halted by team-a/east"],
+    );
     check(&halted, &halted, &[]);
     let complete = status(2, "Complete", 2);
     check(
@@ -576,12 +855,29 @@ fn what_became_of_a_rollout_is_told_once() {
 
 #[test]
 fn when_it_was_applied_stays_until_something_else_is_applied() {
-    let fine = || Case::new(Some(report(Outcome::Applied, vec![object("a", SyncState::Synced, Health::Current, "")])));
+    let fine = || {
+        Case::new(Some(report(
+            Outcome::Applied,
+            vec![object("a", SyncState::Synced, Health::Current, "")],
+        )))
+    };
     let mut before = fine().status();
     let long_ago = crate::conditions::whole_seconds(Timestamp::from_second(5).unwrap());
     before.last_applied_time = Some(long_ago.clone());
-    let restarted = Case { previous: before.clone(), ..fine() }.status();
+    let restarted = Case {
+        previous: before.clone(),
+        ..fine()
+    }
+    .status();
     assert_eq!(restarted.last_applied_time, Some(long_ago));
     before.applied_entry = Some(Digest::of("another"));
-    assert_ne!(Case { previous: before.clone(), ..fine() }.status().last_applied_time, before.last_applied_time);
+    assert_ne!(
+        Case {
+            previous: before.clone(),
+            ..fine()
+        }
+        .status()
+        .last_applied_time,
+        before.last_applied_time
+    );
 }

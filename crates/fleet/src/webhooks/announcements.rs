@@ -62,7 +62,8 @@ impl Announcements {
     }
 
     fn pause(&self, now: Instant) -> Duration {
-        self.not_before.map_or(Duration::ZERO, |time| time.saturating_duration_since(now))
+        self.not_before
+            .map_or(Duration::ZERO, |time| time.saturating_duration_since(now))
     }
 
     /// Time until the source is checked because of a delivery. None: no delivery waits.
@@ -88,7 +89,11 @@ impl Announcements {
         match found {
             // A delivery that arrived during the check announced the same move.
             Found::Moved if announced || is_owed || self.is_pending => {
-                *self = Self { is_pending: self.is_pending, is_proven: true, ..Self::default() };
+                *self = Self {
+                    is_pending: self.is_pending,
+                    is_proven: true,
+                    ..Self::default()
+                };
             }
             Found::Moved => (self.is_proven, self.missed) = (false, Some(now)),
             Found::Nothing if announced => {
@@ -218,7 +223,10 @@ mod tests {
     fn intervals_are_stretched_and_never_shortened() {
         let known = proven(Instant::now());
         let check = |interval: u64, stretched: u64| {
-            assert_eq!(known.stretch(Duration::from_secs(interval)), Duration::from_secs(stretched));
+            assert_eq!(
+                known.stretch(Duration::from_secs(interval)),
+                Duration::from_secs(stretched)
+            );
         };
         check(10, 50);
         check(120, 600);

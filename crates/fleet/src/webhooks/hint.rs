@@ -26,8 +26,17 @@ const MAX_TEXT: usize = 2050;
 const MAX_ADDRESSES: usize = 16;
 /// Fields that contain a repository's addresses.
 const REPOSITORY: [&str; 2] = ["repository", "project"];
-const ADDRESSES: [&str; 9] =
-    ["clone_url", "ssh_url", "html_url", "git_url", "url", "git_http_url", "git_ssh_url", "http_url", "web_url"];
+const ADDRESSES: [&str; 9] = [
+    "clone_url",
+    "ssh_url",
+    "html_url",
+    "git_url",
+    "url",
+    "git_http_url",
+    "git_ssh_url",
+    "http_url",
+    "web_url",
+];
 /// Field next to them that names the default branch.
 const DEFAULT_BRANCH: &str = "default_branch";
 /// The commit of a deleted reference consists of zeros.
@@ -56,7 +65,10 @@ impl Address {
         let path = path.split(['?', '#']).next().unwrap_or_default().trim_matches('/');
         let path = path.strip_suffix(".git").unwrap_or(path).trim_end_matches('/');
         let known = !host.is_empty() && !path.is_empty();
-        known.then(|| Self { host: host.to_ascii_lowercase(), path: path.to_ascii_lowercase() })
+        known.then(|| Self {
+            host: host.to_ascii_lowercase(),
+            path: path.to_ascii_lowercase(),
+        })
     }
 }
 
@@ -89,8 +101,10 @@ impl Hint {
         let mut hint = Self::default();
         let mut json = serde_json::Deserializer::from_slice(payload);
         let wanted = |name: &str| matches!(name, "ref" | "after" | "url") || REPOSITORY.contains(&name);
-        let parsed =
-            json.deserialize_map(Fields { wanted, take: |name: &str, value: &RawValue| hint.take(name, value) });
+        let parsed = json.deserialize_map(Fields {
+            wanted,
+            take: |name: &str, value: &RawValue| hint.take(name, value),
+        });
         match parsed.and_then(|()| json.end()) {
             Err(error) if is_whole => Err(error.into()),
             _ => Ok(hint),
@@ -119,13 +133,16 @@ impl Hint {
 
     fn take_address(&mut self, value: &RawValue) {
         if self.repositories.len() < MAX_ADDRESSES {
-            self.repositories.extend(text(value).and_then(|text| Address::parse(&text)));
+            self.repositories
+                .extend(text(value).and_then(|text| Address::parse(&text)));
         }
     }
 
     /// Whether the reference that a source follows may have moved.
     pub fn concerns(&self, followed: Option<&GitReference>) -> bool {
-        let Some(moved) = self.reference.as_deref() else { return true };
+        let Some(moved) = self.reference.as_deref() else {
+            return true;
+        };
         let Some(followed) = followed else {
             return match &self.default_branch {
                 Some(branch) => is_named(moved, "refs/heads/", branch),
@@ -144,7 +161,11 @@ impl Hint {
 
     /// Whether a source that serves this commit of this branch is already at the announced state.
     pub fn is_known(&self, branch: &str, commit: &str) -> bool {
-        let is_branch = self.reference.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(branch);
+        let is_branch = self
+            .reference
+            .as_deref()
+            .and_then(|name| name.strip_prefix("refs/heads/"))
+            == Some(branch);
         is_branch && self.after.as_deref() == Some(commit)
     }
 }
@@ -202,7 +223,12 @@ impl Inbox {
     const MOST: usize = 256;
 
     pub fn add(&mut self, hint: Hint) {
-        let Hint { repositories, reference, after, default_branch } = hint;
+        let Hint {
+            repositories,
+            reference,
+            after,
+            default_branch,
+        } = hint;
         let is_full = self.0.len() >= Self::MOST;
         match self.0.entry((repositories, reference, default_branch)) {
             // Which of two commits came first is unknown.
@@ -244,7 +270,9 @@ mod tests {
     #[test]
     fn a_repository_has_one_address_however_it_is_reached() {
         let check = |text: &str, expected: &str| {
-            let address = Address::parse(text).map(|address| address.to_string()).unwrap_or_default();
+            let address = Address::parse(text)
+                .map(|address| address.to_string())
+                .unwrap_or_default();
             assert_eq!(address, expected, "{text}");
         };
         for same in [
@@ -259,8 +287,14 @@ mod tests {
             check(same, "git.example.com/team/infra");
         }
         check("https://[::1]:8443/a.git", "[::1]/a");
-        for wrong in ["", "https://git.example.com", "https:///a", "team/infra", "/a:b", "https://git.example.com/.git"]
-        {
+        for wrong in [
+            "",
+            "https://git.example.com",
+            "https:///a",
+            "team/infra",
+            "/a:b",
+            "https://git.example.com/.git",
+        ] {
             check(wrong, "");
         }
     }
@@ -279,7 +313,10 @@ mod tests {
         });
         let hint = parse(&github);
         assert_eq!(addresses(&hint), ["github.com/team/infra"]);
-        assert_eq!((hint.reference.as_deref(), hint.after.as_deref()), (Some("refs/heads/main"), Some(COMMIT)));
+        assert_eq!(
+            (hint.reference.as_deref(), hint.after.as_deref()),
+            (Some("refs/heads/main"), Some(COMMIT))
+        );
         assert_eq!(hint.default_branch.as_deref(), Some("trunk"));
 
         let gitlab = json!({
@@ -297,7 +334,10 @@ mod tests {
             "ref": "refs/tags/v1.2.0", "after": COMMIT, "compare_url": "https://git.example.com/x",
             "repository": {"clone_url": "http://gitea:3000/team/infra.git", "ssh_url": "ssh://git@git.example.com:22/team/infra.git"},
         });
-        assert_eq!(addresses(&parse(&gitea)), ["git.example.com/team/infra", "gitea/team/infra"]);
+        assert_eq!(
+            addresses(&parse(&gitea)),
+            ["git.example.com/team/infra", "gitea/team/infra"]
+        );
 
         let deleted =
             parse(&json!({"ref": "refs/heads/old", "after": "0".repeat(40), "url": "https://git.example.com/a"}));
@@ -313,22 +353,37 @@ mod tests {
         assert_eq!(parse(&strange), Hint::default());
         let long = json!({"ref": "x".repeat(MAX_TEXT), "repository": {"url": "https://h/".to_owned() + &"a".repeat(MAX_TEXT)}});
         assert_eq!(parse(&long), Hint::default());
-        let deep = format!("{{\"a\": {}1{}, \"ref\": \"r\"}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(Hint::parse(deep.as_bytes(), true).unwrap().reference.as_deref(), Some("r"));
+        let deep = format!(
+            "{{\"a\": {}1{}, \"ref\": \"r\"}}",
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(
+            Hint::parse(deep.as_bytes(), true).unwrap().reference.as_deref(),
+            Some("r")
+        );
     }
 
     #[test]
     fn of_a_payload_that_is_cut_off_the_beginning_counts() {
         let text = json!({"ref": "refs/heads/main", "repository": {"url": "https://h/a"}, "z": [1, 2]}).to_string();
         let hint = Hint::parse(&text.as_bytes()[..text.len() - 3], false).unwrap();
-        assert_eq!((hint.reference.as_deref(), addresses(&hint)), (Some("refs/heads/main"), vec!["h/a".to_owned()]));
+        assert_eq!(
+            (hint.reference.as_deref(), addresses(&hint)),
+            (Some("refs/heads/main"), vec!["h/a".to_owned()])
+        );
     }
 
     #[test]
     fn a_moved_reference_concerns_those_who_follow_it() {
         let check = |moved: &str, followed: Option<Value>, expected: bool| {
-            let reference = followed.clone().map(|json| serde_json::from_value::<GitReference>(json).unwrap());
-            let hint = Hint { reference: Some(moved.to_owned()), ..Hint::default() };
+            let reference = followed
+                .clone()
+                .map(|json| serde_json::from_value::<GitReference>(json).unwrap());
+            let hint = Hint {
+                reference: Some(moved.to_owned()),
+                ..Hint::default()
+            };
             assert_eq!(hint.concerns(reference.as_ref()), expected, "{moved}, {followed:?}");
         };
         check("refs/heads/main", None, true);
@@ -384,7 +439,13 @@ mod tests {
         inbox.add(hint("a", "1"));
         inbox.add(hint("a", "2"));
         inbox.add(hint("a", "1"));
-        assert_eq!(inbox.take(), [Hint { after: None, ..hint("a", "") }]);
+        assert_eq!(
+            inbox.take(),
+            [Hint {
+                after: None,
+                ..hint("a", "")
+            }]
+        );
     }
 
     #[test]
@@ -392,7 +453,10 @@ mod tests {
         let mut inbox = Inbox::default();
         for n in 0..10_000 {
             let repositories = Address::parse(&format!("https://h/{n}")).into_iter().collect();
-            inbox.add(Hint { repositories, ..Hint::default() });
+            inbox.add(Hint {
+                repositories,
+                ..Hint::default()
+            });
         }
         let hints = inbox.take();
         assert_eq!((hints.len(), &hints[0]), (Inbox::MOST + 1, &Hint::default()));

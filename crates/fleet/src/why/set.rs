@@ -33,10 +33,20 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
         .or_else(|| judge_condition(evidence))
         .unwrap_or_else(|| healthy(evidence));
     if let Some(pin) = &evidence.set.spec.pin {
-        let reason = pin.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let by = evidence.set.status.as_ref().and_then(|status| status.pinned_by.as_ref());
+        let reason = pin
+            .reason
+            .as_ref()
+            .map(|reason| format!(" ({reason})"))
+            .unwrap_or_default();
+        let by = evidence
+            .set
+            .status
+            .as_ref()
+            .and_then(|status| status.pinned_by.as_ref());
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-        finding.evidence.insert(0, format!("pinned to version {}{by}{reason}", pin.version));
+        finding
+            .evidence
+            .insert(0, format!("pinned to version {}{by}{reason}", pin.version));
     }
     let frozen = holds(evidence, FROZEN);
     if let Some(frozen) = frozen.filter(|_| finding.link != Some(Link::Window)) {
@@ -52,14 +62,30 @@ pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
         return finding;
     }
     let status = cluster.status.clone().unwrap_or_default();
-    let heard =
-        status.last_heard_time.as_ref().map(|time| format!("heard {} ago", ago(time.0, now))).unwrap_or_default();
-    let suspended = if cluster.spec.suspend { "the cluster is suspended: changes are held" } else { "" };
-    in_order(format!("the cluster {name} is ready")).because(heard).because(suspended)
+    let heard = status
+        .last_heard_time
+        .as_ref()
+        .map(|time| format!("heard {} ago", ago(time.0, now)))
+        .unwrap_or_default();
+    let suspended = if cluster.spec.suspend {
+        "the cluster is suspended: changes are held"
+    } else {
+        ""
+    };
+    in_order(format!("the cluster {name} is ready"))
+        .because(heard)
+        .because(suspended)
 }
 
 fn in_order(sentence: String) -> Finding {
-    Finding { standing: Standing::Healthy, link: None, sentence, evidence: Vec::new(), first: None, next: None }
+    Finding {
+        standing: Standing::Healthy,
+        link: None,
+        sentence,
+        evidence: Vec::new(),
+        first: None,
+        next: None,
+    }
 }
 
 fn condition<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api::Condition> {
@@ -73,7 +99,10 @@ fn holds<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api
 /// Name and namespace of the set, e.g. `site`, `team-a`.
 fn names<'a>(evidence: &SetEvidence<'a>) -> (&'a str, &'a str) {
     let metadata = &evidence.set.metadata;
-    (metadata.name.as_deref().unwrap_or_default(), metadata.namespace.as_deref().unwrap_or_default())
+    (
+        metadata.name.as_deref().unwrap_or_default(),
+        metadata.namespace.as_deref().unwrap_or_default(),
+    )
 }
 
 /// The set as an argument, for commands that take several kinds.
@@ -122,11 +151,14 @@ fn judge_spec(evidence: &SetEvidence<'_>) -> Option<Finding> {
     }
     let told = match (stalled, errors.first()) {
         (Some(stalled), _) => sentence(stalled),
-        (None, first) => first.map(|first| format!("{}: {}", first.cluster, first.message)).unwrap_or_default(),
+        (None, first) => first
+            .map(|first| format!("{}: {}", first.cluster, first.message))
+            .unwrap_or_default(),
     };
     let finding = Finding::broken(Link::Placement, told);
-    let finding =
-        errors.iter().fold(finding, |finding, one| finding.because(format!("{}: {}", one.cluster, one.message)));
+    let finding = errors.iter().fold(finding, |finding, one| {
+        finding.because(format!("{}: {}", one.cluster, one.message))
+    });
     Some(finding.next(NextStep::Farwater(format!("plan {} -n {namespace}", argument(name)))))
 }
 
@@ -146,25 +178,45 @@ fn judge_selection(evidence: &SetEvidence<'_>) -> Option<Finding> {
 
 fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (name, namespace) = names(evidence);
-    let rollout = evidence.set.status.as_ref()?.rollout.as_ref().filter(|rollout| rollout.number > 0)?;
+    let rollout = evidence
+        .set
+        .status
+        .as_ref()?
+        .rollout
+        .as_ref()
+        .filter(|rollout| rollout.number > 0)?;
     let so_far = rollout.so_far();
     let status = NextStep::Farwater(format!("rollout status {name} -n {namespace}"));
     let behind = |finding: Finding| {
-        let open = evidence.members.iter().filter(|member| !matches!(member.progress, None | Some(Progress::Done)));
+        let open = evidence
+            .members
+            .iter()
+            .filter(|member| !matches!(member.progress, None | Some(Progress::Done)));
         let mut open: Vec<&Member> = open.collect();
         open.sort_by_key(|member| member.progress);
         open.into_iter().fold(finding, |finding, member| {
-            let told = if member.message.is_empty() { &member.standing } else { &member.message };
+            let told = if member.message.is_empty() {
+                &member.standing
+            } else {
+                &member.message
+            };
             finding.because(format!("{} {told}", member.cluster))
         })
     };
 
-    let failed = evidence.members.iter().find(|member| member.progress == Some(Progress::Failed));
+    let failed = evidence
+        .members
+        .iter()
+        .find(|member| member.progress == Some(Progress::Failed));
     let next = match failed.filter(|member| !member.service.is_empty()) {
         Some(member) => NextStep::Farwater(format!("why {} -n {namespace}", member.service)),
         None => status,
     };
-    let halted = rollout.halted_by.as_ref().map(|by| format!("halted by {by}")).unwrap_or_default();
+    let halted = rollout
+        .halted_by
+        .as_ref()
+        .map(|by| format!("halted by {by}"))
+        .unwrap_or_default();
 
     let finding = match rollout.phase {
         RolloutPhase::Halted | RolloutPhase::Aborted => Finding::broken(Link::Rollout, so_far).because(halted),
@@ -191,17 +243,35 @@ fn judge_members(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let failed = members.clone().filter(ill(MemberState::Failed));
     let waiting = members.clone().filter(ill(MemberState::Progressing));
     let first = failed.clone().chain(waiting.clone()).next()?;
-    let standing = if first.state == MemberState::Failed { Standing::Broken } else { Standing::Progressing };
+    let standing = if first.state == MemberState::Failed {
+        Standing::Broken
+    } else {
+        Standing::Progressing
+    };
     let healthy = members.filter(ill(MemberState::Ready)).count();
-    let total = evidence.members.iter().filter(|member| member.state != MemberState::Leaving).count();
+    let total = evidence
+        .members
+        .iter()
+        .filter(|member| member.state != MemberState::Leaving)
+        .count();
     let told = format!("healthy on {healthy} of {total} clusters");
     let describe = |member: &Member| {
-        let state = if member.state == MemberState::Failed { "has failed" } else { "is not healthy yet" };
-        let more = if member.message.is_empty() { String::new() } else { format!(": {}", member.message) };
+        let state = if member.state == MemberState::Failed {
+            "has failed"
+        } else {
+            "is not healthy yet"
+        };
+        let more = if member.message.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", member.message)
+        };
         format!("{} {state}{more}", member.cluster)
     };
     let finding = Finding::new(standing, Link::Health, told);
-    let finding = failed.chain(waiting).fold(finding, |finding, member| finding.because(describe(member)));
+    let finding = failed
+        .chain(waiting)
+        .fold(finding, |finding, member| finding.because(describe(member)));
     Some(match first.service.is_empty() {
         true => finding,
         false => finding.next(NextStep::Farwater(format!("why {} -n {namespace}", first.service))),
@@ -222,9 +292,18 @@ fn judge_condition(evidence: &SetEvidence<'_>) -> Option<Finding> {
 
 fn healthy(evidence: &SetEvidence<'_>) -> Finding {
     let (name, _) = names(evidence);
-    let count = evidence.set.status.as_ref().map(|status| status.clusters.matched).unwrap_or_default();
+    let count = evidence
+        .set
+        .status
+        .as_ref()
+        .map(|status| status.clusters.matched)
+        .unwrap_or_default();
     let finding = in_order(format!("{name} is healthy on {}", counted(count, "cluster")));
     let rollout = evidence.set.status.as_ref().and_then(|status| status.rollout.as_ref());
     let rollout = rollout.filter(|rollout| rollout.number > 0);
-    finding.because(rollout.map(|one| format!("rollout {} is {}", one.number, one.phase)).unwrap_or_default())
+    finding.because(
+        rollout
+            .map(|one| format!("rollout {} is {}", one.number, one.phase))
+            .unwrap_or_default(),
+    )
 }

@@ -10,7 +10,10 @@ use crate::conditions::holding;
 pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace: &str, now: Timestamp) -> Finding {
     let status = &source.status;
     judge(source, reference, namespace, now).unwrap_or_else(|| {
-        let serves = status.revision.as_deref().map_or("its charts".to_owned(), str::to_owned);
+        let serves = status
+            .revision
+            .as_deref()
+            .map_or("its charts".to_owned(), str::to_owned);
         let finding = Finding {
             standing: Standing::Healthy,
             link: None,
@@ -20,8 +23,14 @@ pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace
             next: None,
         };
         let fetched = status.last_fetch_time.as_ref();
-        let changed = fetched.map(|time| format!("it changed last {} ago", ago(time.0, now))).unwrap_or_default();
-        let suspended = if source.suspend { "it is suspended: nothing is fetched" } else { "" };
+        let changed = fetched
+            .map(|time| format!("it changed last {} ago", ago(time.0, now)))
+            .unwrap_or_default();
+        let suspended = if source.suspend {
+            "it is suspended: nothing is fetched"
+        } else {
+            ""
+        };
         finding.because(changed).because(suspended)
     })
 }
@@ -66,10 +75,18 @@ fn describe(source: &AnySource, ready: Option<&Condition>, now: Timestamp) -> St
     let serving = status
         .revision
         .as_deref()
-        .map_or("nothing was ever fetched".to_owned(), |revision| format!("{revision} stays in use"));
-    let age = status.stale_since.as_ref().map(|since| format!(" for {}", ago(since.0, now))).unwrap_or_default();
+        .map_or("nothing was ever fetched".to_owned(), |revision| {
+            format!("{revision} stays in use")
+        });
+    let age = status
+        .stale_since
+        .as_ref()
+        .map(|since| format!(" for {}", ago(since.0, now)))
+        .unwrap_or_default();
     let url = &source.url;
-    let cause = ready.filter(|ready| ready.status != "True").map(|ready| cause(&ready.message, url));
+    let cause = ready
+        .filter(|ready| ready.status != "True")
+        .map(|ready| cause(&ready.message, url));
     match ready.map(|ready| ready.reason.as_str()) {
         Some("Unreachable" | "Timeout") => format!("{url} has not answered{age}; {serving}"),
         _ => match cause.filter(|cause| !cause.is_empty()) {
@@ -82,7 +99,9 @@ fn describe(source: &AnySource, ready: Option<&Condition>, now: Timestamp) -> St
 /// The cause from the hub's message `fetch from URL: CAUSE (EVIDENCE); REMEDY; WHAT IS KEPT`. For display only: no
 /// decision depends on it.
 fn cause<'a>(message: &'a str, url: &str) -> &'a str {
-    let behind = message.split_once(&format!("{url}: ")).map_or(message, |(_, behind)| behind);
+    let behind = message
+        .split_once(&format!("{url}: "))
+        .map_or(message, |(_, behind)| behind);
     let cause = behind.split("; ").next().unwrap_or(behind);
     cause.split(" (").next().unwrap_or(cause).trim_end_matches('.')
 }
@@ -108,9 +127,9 @@ fn remedy(
         ("AuthenticationFailed" | "HostKeyNotTrusted" | "SecretInvalid" | "SecretUnreadable", Some(secret)) => {
             finding.next(NextStep::Kubectl(format!("edit secret {secret} -n {namespace}")))
         }
-        ("AuthenticationFailed" | "HostKeyNotTrusted", None) => {
-            finding.first(NextStep::Kubectl(create("NAME"))).next(patch(r#"{"spec":{"secretRef":{"name":"NAME"}}}"#))
-        }
+        ("AuthenticationFailed" | "HostKeyNotTrusted", None) => finding
+            .first(NextStep::Kubectl(create("NAME")))
+            .next(patch(r#"{"spec":{"secretRef":{"name":"NAME"}}}"#)),
         ("SecretNotFound", _) => {
             let missing = ready.and_then(|ready| missing_secret(&ready.message));
             finding.next(NextStep::Kubectl(create(missing.unwrap_or("NAME"))))
@@ -120,7 +139,10 @@ fn remedy(
         ("Unreachable" | "Timeout" | "AnswerBrokenOff" | "ServerError" | "Throttled", _) => {
             finding.next(wait(reference, namespace))
         }
-        _ => finding.next(NextStep::Farwater(format!("get {} {name} -n {namespace} -o yaml", kind.plural()))),
+        _ => finding.next(NextStep::Farwater(format!(
+            "get {} {name} -n {namespace} -o yaml",
+            kind.plural()
+        ))),
     }
 }
 
@@ -134,23 +156,36 @@ fn correct_reference(source: &AnySource, reference: &SourceReference, namespace:
         (None, SourceKind::OciRepository) => "tag",
         (None, _) => "branch",
     };
-    patch(reference, namespace, &format!(r#"{{"spec":{{"ref":{{"{field}":"{}"}}}}}}"#, field.to_uppercase()))
+    patch(
+        reference,
+        namespace,
+        &format!(r#"{{"spec":{{"ref":{{"{field}":"{}"}}}}}}"#, field.to_uppercase()),
+    )
 }
 
 const LOGIN: &str = "--from-literal=username=USER --from-literal=password=TOKEN";
 
 fn patch(reference: &SourceReference, namespace: &str, spec: &str) -> NextStep {
     let SourceReference { kind, name } = reference;
-    NextStep::Kubectl(format!("patch {} {name} -n {namespace} --type merge -p '{spec}'", kind.plural()))
+    NextStep::Kubectl(format!(
+        "patch {} {name} -n {namespace} --type merge -p '{spec}'",
+        kind.plural()
+    ))
 }
 
 /// The command that fetches the source now.
 fn wait(SourceReference { kind, name }: &SourceReference, namespace: &str) -> NextStep {
-    NextStep::Farwater(format!("wait {}/{name} -n {namespace} --fetch", kind.as_str().to_lowercase()))
+    NextStep::Farwater(format!(
+        "wait {}/{name} -n {namespace} --fetch",
+        kind.as_str().to_lowercase()
+    ))
 }
 
 /// The first missing Secret in a message such as `Secret NAME does not exist`. None: the message names none.
 pub(super) fn missing_secret(message: &str) -> Option<&str> {
     let named = message.split("Secret ").skip(1);
-    named.filter_map(|rest| rest.split_once(" does not exist")).map(|(name, _)| name).find(|name| !name.contains(' '))
+    named
+        .filter_map(|rest| rest.split_once(" does not exist"))
+        .map(|(name, _)| name)
+        .find(|name| !name.contains(' '))
 }

@@ -62,7 +62,13 @@ impl Agent {
     pub fn truth(&self, number: usize, now: i64) -> Option<(Digest, Truth)> {
         let (published, since, quality) = self.running?;
         let age = now - since;
-        let healthy_from = |from: i64| if age >= from { Truth::Healthy } else { Truth::Progressing };
+        let healthy_from = |from: i64| {
+            if age >= from {
+                Truth::Healthy
+            } else {
+                Truth::Progressing
+            }
+        };
         let has_bit = |mask: u16| mask & (1 << (number % 16)) != 0;
         let truth = match quality {
             _ if now < self.crashes_until => Truth::Failed,
@@ -96,7 +102,12 @@ impl Agent {
         if let Some((entry, truth)) = truth.filter(|_| truth != self.said) {
             self.said = Some((entry, truth));
             self.sequence += 1;
-            self.outbox.push(Word { due: now + self.delay, sequence: self.sequence, entry, truth });
+            self.outbox.push(Word {
+                due: now + self.delay,
+                sequence: self.sequence,
+                entry,
+                truth,
+            });
         }
     }
 }
@@ -108,8 +119,20 @@ pub fn report(word: Word) -> ServiceReport {
         Truth::Healthy => Health::Current,
         Truth::Failed => Health::Failed,
     };
-    let object = ObjectRef { group, version, kind, namespace, name };
-    let object = ObjectReport { object, sync: SyncState::Synced, health, message: String::new(), waits_for: None };
+    let object = ObjectRef {
+        group,
+        version,
+        kind,
+        namespace,
+        name,
+    };
+    let object = ObjectReport {
+        object,
+        sync: SyncState::Synced,
+        health,
+        message: String::new(),
+        waits_for: None,
+    };
     ServiceReport {
         entry: word.entry,
         outcome: Outcome::Applied,

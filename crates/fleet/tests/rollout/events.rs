@@ -177,7 +177,12 @@ fn quality() -> impl Strategy<Value = Quality> {
 
 fn event() -> impl Strategy<Value = Event> {
     let member = || 0..12_u8;
-    let stop = prop_oneof![Just(Stop::Suspended), Just(Stop::Window), Just(Stop::Denied), Just(Stop::Waiting)];
+    let stop = prop_oneof![
+        Just(Stop::Suspended),
+        Just(Stop::Window),
+        Just(Stop::Denied),
+        Just(Stop::Waiting)
+    ];
     let promote = prop_oneof![Just(Promote::Soak), Just(Promote::Step), Just(Promote::Halt)];
     let command = prop_oneof![
         3 => promote.prop_map(Command::Promote),

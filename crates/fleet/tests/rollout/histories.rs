@@ -75,7 +75,10 @@ fn apply(world: &mut World, event: Event) {
         Event::Join if count < 12 => world.join(),
         Event::Restart { ticks, jump } => world.restart(ticks, i64::from(jump)),
         Event::Pause(paused) => world.pause(paused),
-        Event::Command { command: what, is_stale } => command(world, what, is_stale),
+        Event::Command {
+            command: what,
+            is_stale,
+        } => command(world, what, is_stale),
         _ if count == 0 => {}
         Event::Change { member, quality } => {
             world.change(row(member), quality);
@@ -103,13 +106,19 @@ fn apply(world: &mut World, event: Event) {
 /// Gives an order.
 fn command(world: &mut World, command: Command, is_stale: bool) {
     let number = world.state.number.saturating_sub(u64::from(is_stale));
-    let mut order = RolloutOrder { number, requested_at: world.clock.now.to_string(), ..RolloutOrder::default() };
+    let mut order = RolloutOrder {
+        number,
+        requested_at: world.clock.now.to_string(),
+        ..RolloutOrder::default()
+    };
     match command {
         Command::Promote(what) => order.promote = Some(what),
         Command::Abort => order.abort = true,
         Command::Skip(member) => {
             let count = world.rows.len().max(1);
-            order.skip.extend(world.rows.get(usize::from(member) % count).map(|row| row.name.clone()));
+            order
+                .skip
+                .extend(world.rows.get(usize::from(member) % count).map(|row| row.name.clone()));
         }
     }
     world.order(Some(order));
@@ -118,7 +127,9 @@ fn command(world: &mut World, command: Command, is_stale: bool) {
 /// Tells the oracle what an order means, if it counts.
 fn note_order(world: &mut World, decision: &Decision) {
     let (before, number) = (world.state.clone(), decision.state.number);
-    let Some(order) = world.stated.order.clone().filter(|order| order.number == number) else { return };
+    let Some(order) = world.stated.order.clone().filter(|order| order.number == number) else {
+        return;
+    };
     if decision.state.obeyed == before.obeyed {
         return;
     }
@@ -172,7 +183,10 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
 
 /// P15: while a rollout is under way, another one begins only if a member wants something new.
 fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
-    let wants_new_change = world.rows.iter().any(|row| row.wanted.is_some() && row.wanted != row.asked);
+    let wants_new_change = world
+        .rows
+        .iter()
+        .any(|row| row.wanted.is_some() && row.wanted != row.asked);
     if world.state.open && decision.state.number > world.state.number && !wants_new_change {
         return Err(format!("P15: nobody wants anything else: {decision:?}"));
     }
@@ -205,15 +219,25 @@ fn judge_order(world: &World, decision: &Decision) -> Verdict {
         *index = last - *index;
     }
     let (one, other) = (sorted(decision), sorted(&other));
-    if one == other { Ok(()) } else { Err(format!("P11: {one:?} or {other:?}")) }
+    if one == other {
+        Ok(())
+    } else {
+        Err(format!("P11: {one:?} or {other:?}"))
+    }
 }
 
 /// P10: if one member wants something else, nothing changes for the others, except that one of them may take its place.
 fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     let mut members = world.members();
-    let Some(index) = usize::try_from(nth).unwrap().checked_rem(members.len()) else { return Ok(()) };
+    let Some(index) = usize::try_from(nth).unwrap().checked_rem(members.len()) else {
+        return Ok(());
+    };
     let Member { wanted, track, .. } = members[index];
-    let order = world.policy.order.as_ref().filter(|order| world.state.obeyed != Some(order.id));
+    let order = world
+        .policy
+        .order
+        .as_ref()
+        .filter(|order| world.state.obeyed != Some(order.id));
     // A member that is silent with its change is waited for. It is passed over once it wants another.
     let is_silent = matches!(members[index].reach, Reach::Silent { .. });
     if wanted.is_none()
@@ -237,12 +261,18 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     let more = released.iter().filter(|at| !before.contains(at)).count();
     let learned = |decision: &Decision| -> Vec<_> {
         // `asked` belongs to the rollout and not to the member.
-        let is_more =
-            |at: usize, track: &Track| Track { asked: members[at].track.asked, ..*track } != members[at].track;
+        let is_more = |at: usize, track: &Track| {
+            Track {
+                asked: members[at].track.asked,
+                ..*track
+            } != members[at].track
+        };
         let changed = decision.tracks.iter().filter(|(at, track)| {
             *at != index && !decision.released.contains(at) && !decision.retracted.contains(at) && is_more(*at, track)
         });
-        changed.map(|(at, track)| (*at, track.refused, track.good, track.skipped)).collect()
+        changed
+            .map(|(at, track)| (*at, track.refused, track.good, track.skipped))
+            .collect()
     };
     let is_same = |(at, ..): &&(usize, _, _, _)| !released.contains(at) && !before.contains(at);
     let (one, two) = (learned(decision), learned(&other));
@@ -250,7 +280,10 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     if more <= 1 && same {
         Ok(())
     } else {
-        Err(format!("P10: {} wants another: {decision:?} or {other:?}", members[index].name))
+        Err(format!(
+            "P10: {} wants another: {decision:?} or {other:?}",
+            members[index].name
+        ))
     }
 }
 

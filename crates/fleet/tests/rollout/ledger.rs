@@ -37,9 +37,13 @@ pub struct Fallen {
 
 impl Ledger {
     pub fn hear(&mut self, published: Option<Published>, word: Word, now: i64) {
-        let Some(published) = published.filter(|published| published.entry == word.entry) else { return };
+        let Some(published) = published.filter(|published| published.entry == word.entry) else {
+            return;
+        };
         let before = self.word.filter(|(before, ..)| *before == published);
-        let since = before.filter(|(_, truth, _)| *truth == word.truth).map_or(now, |(.., since)| since);
+        let since = before
+            .filter(|(_, truth, _)| *truth == word.truth)
+            .map_or(now, |(.., since)| since);
         let fell_back = before.is_some_and(|(_, truth, _)| truth == Truth::Healthy) && word.truth != Truth::Healthy;
         self.word = Some((published, word.truth, since));
         if word.truth == Truth::Failed
@@ -65,7 +69,9 @@ impl Ledger {
         if !self.says(published, Truth::Healthy) {
             return;
         }
-        let Some((change, since)) = self.healthy.filter(|(change, _)| Some(*change) == given) else { return };
+        let Some((change, since)) = self.healthy.filter(|(change, _)| Some(*change) == given) else {
+            return;
+        };
         if heard.is_some_and(|heard| heard >= count_from(clock, since) + soak) {
             self.prove(change);
         }
@@ -80,7 +86,8 @@ impl Ledger {
     }
 
     pub fn says(&self, published: Option<Published>, truth: Truth) -> bool {
-        self.word.is_some_and(|(on, said, _)| Some(on) == published && said == truth)
+        self.word
+            .is_some_and(|(on, said, _)| Some(on) == published && said == truth)
     }
 
     pub fn is_done(&self, row: &Row, change: ChangeId) -> bool {
@@ -91,5 +98,9 @@ impl Ledger {
 }
 
 pub fn count_from(clock: Clock, time: i64) -> i64 {
-    if time > clock.now { clock.started } else { time.max(clock.started) }
+    if time > clock.now {
+        clock.started
+    } else {
+        time.max(clock.started)
+    }
 }

@@ -32,7 +32,11 @@ fn whatever_happens_a_change_spreads_no_further_than_it_is_good_and_ends() {
     let (count, seed) = (number(COUNT, 2_000), number(SEED, 1));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases: u32::try_from(count).unwrap(), failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: u32::try_from(count).unwrap(),
+        failure_persistence: None,
+        ..Config::default()
+    };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let sum = RefCell::new((0_u64, Figures::default()));
     let result = runner.run(&events::histories(), |history| {

@@ -29,7 +29,12 @@ pub struct BadCommit {
 
 impl BadCommit {
     pub fn new(target: Digest, has_canary: bool) -> Self {
-        Self { target, has_canary, faults: 0, hit: Vec::new() }
+        Self {
+            target,
+            has_canary,
+            faults: 0,
+            hit: Vec::new(),
+        }
     }
 }
 
@@ -49,7 +54,11 @@ pub struct Oracle {
 type Verdict = Result<(), String>;
 
 fn must(holds: bool, property: &str, told: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(format!("{property}: {}", told())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(format!("{property}: {}", told()))
+    }
 }
 
 fn has(row: &Row, stop: Stop) -> bool {
@@ -129,11 +138,15 @@ impl World {
         for (row, reach) in self.rows.iter_mut().zip(reaches) {
             let pressed = clock.now - count_from(clock, row.ledger.released_at);
             let is_late = pressed >= policy.progress_deadline && !row.ledger.says(row.published, Truth::Healthy);
-            row.ledger.late.extend(row.wanted.filter(|_| is_late && row.track.released == row.wanted));
+            row.ledger
+                .late
+                .extend(row.wanted.filter(|_| is_late && row.track.released == row.wanted));
             for fallen in &mut row.ledger.fallen {
                 fallen.was_left |= row.wanted.is_some_and(|wanted| wanted != fallen.change);
             }
-            let Some((on, Truth::Failed, since)) = row.ledger.word else { continue };
+            let Some((on, Truth::Failed, since)) = row.ledger.word else {
+                continue;
+            };
             let counts = Some(on) == row.published
                 && row.wanted == Some(on.change)
                 && row.track.released == row.wanted
@@ -148,7 +161,10 @@ impl World {
                 && !row.ledger.fallen.iter().any(is_known)
             {
                 row.ledger.late.push(on.change);
-                row.ledger.fallen.push(Fallen { change: on.change, was_left: false });
+                row.ledger.fallen.push(Fallen {
+                    change: on.change,
+                    was_left: false,
+                });
             }
         }
     }
@@ -171,12 +187,20 @@ impl World {
         for &index in &decision.released {
             let (row, track) = (&self.rows[index], track_of(decision, index));
             let told = || format!("{} in {decision:?}", row.name);
-            must(track.is_some_and(|track| track.released == row.wanted && row.wanted.is_some()), "P3", told)?;
+            must(
+                track.is_some_and(|track| track.released == row.wanted && row.wanted.is_some()),
+                "P3",
+                told,
+            )?;
             let is_held = self.policy.paused || is_still(row) || has(row, Stop::Window) || is_skipped(row);
             must(!is_held, "P5 released", told)?;
             must(self.is_heard_or(is_at_once, row), "a silent one is released", told)?;
             let failed_here = |fallen: &&Fallen| Some(fallen.change) == row.wanted && !fallen.was_left;
-            must(!row.ledger.fallen.iter().any(|fallen| failed_here(&fallen)), "P12", told)?;
+            must(
+                !row.ledger.fallen.iter().any(|fallen| failed_here(&fallen)),
+                "P12",
+                told,
+            )?;
             if is_at_once || self.is_broken(row) {
                 continue;
             }
@@ -185,14 +209,21 @@ impl World {
             if !is_newcomer && self.oracle.passed != decision.state.number {
                 let earlier = self.rows.iter().filter(|other| other.step < row.step);
                 if let Some(other) = earlier.into_iter().find(|other| !self.lets_pass(other)) {
-                    return Err(format!("P2: {} is released before {} is done: {decision:?}", row.name, other.name));
+                    return Err(format!(
+                        "P2: {} is released before {} is done: {decision:?}",
+                        row.name, other.name
+                    ));
                 }
             }
         }
         for &index in &decision.retracted {
             let (row, track) = (&self.rows[index], track_of(decision, index));
             let told = || format!("{} in {decision:?}", row.name);
-            must(!self.policy.paused && !is_still(row) && !has(row, Stop::Window), "P5 retracted", told)?;
+            must(
+                !self.policy.paused && !is_still(row) && !has(row, Stop::Window),
+                "P5 retracted",
+                told,
+            )?;
             let is_meant = self.policy.on_failure == OnFailure::Rollback || decision.state.aborted;
             must(is_meant, "nobody has asked for a retraction", told)?;
             let back = track.and_then(|track| track.released);
@@ -227,11 +258,15 @@ impl World {
         for (index, track) in &decision.tracks {
             let row = &self.rows[*index];
             let is_new = track.refused.is_some() && track.refused != row.track.refused;
-            let is_there = row.published.is_some_and(|published| Some(published.change) == row.track.released);
+            let is_there = row
+                .published
+                .is_some_and(|published| Some(published.change) == row.track.released);
             let has_entry = matches!(self.reach(row), Reach::Silent { has_entry: true, .. });
             let is_unreached = self.is_silent(row) && !(is_there && has_entry);
             let is_meant = decision.state.aborted || decision.retracted.contains(index);
-            must(!is_new || !is_unreached || is_meant, "P6", || format!("{} in {decision:?}", row.name))?;
+            must(!is_new || !is_unreached || is_meant, "P6", || {
+                format!("{} in {decision:?}", row.name)
+            })?;
         }
         Ok(())
     }
@@ -239,7 +274,9 @@ impl World {
     /// P9: a bad commit reaches canaries only, or one other member if there is no canary.
     fn judge_bad_commit(&mut self, decision: &Decision) -> Verdict {
         let target = self.target();
-        let Some(mut bad) = self.oracle.bad.take().filter(|bad| bad.target == target) else { return Ok(()) };
+        let Some(mut bad) = self.oracle.bad.take().filter(|bad| bad.target == target) else {
+            return Ok(());
+        };
         // A canary that fails before it gets the commit gives up its place.
         bad.has_canary &= self.rows.iter().any(|row| row.step == 0);
         let healthy = decision.released.iter().map(|index| &self.rows[*index]);
@@ -256,14 +293,24 @@ impl World {
     /// P16: members that were done before, or have nothing, are released in at most `max_partitions` partitions per
     /// look.
     fn judge_partitions(&self, decision: &Decision) -> Verdict {
-        let Some(key) = self.policy.partition_by.as_ref().filter(|_| self.policy.strategy != Strategy::AllAtOnce)
+        let Some(key) = self
+            .policy
+            .partition_by
+            .as_ref()
+            .filter(|_| self.policy.strategy != Strategy::AllAtOnce)
         else {
             return Ok(());
         };
-        let is_fine = |row: &&Row| row.track.released.is_none_or(|released| row.ledger.is_done(row, released));
+        let is_fine = |row: &&Row| {
+            row.track
+                .released
+                .is_none_or(|released| row.ledger.is_done(row, released))
+        };
         let released = decision.released.iter().map(|index| &self.rows[*index]).filter(is_fine);
         let reached: BTreeSet<_> = released.map(|row| row.labels.get(key)).collect();
-        must(reached.len() <= self.policy.max_partitions, "P16", || format!("{reached:?} in one look: {decision:?}"))
+        must(reached.len() <= self.policy.max_partitions, "P16", || {
+            format!("{reached:?} in one look: {decision:?}")
+        })
     }
 
     /// P1: no healthy member is taken while the allowed number is out or unhealthy. It holds for all members and for
@@ -275,7 +322,10 @@ impl World {
         let mut taken_of = BTreeSet::new();
         for &index in decision.released.iter().chain(&decision.retracted) {
             let row = &self.rows[index];
-            let was_done = row.track.released.is_some_and(|released| row.ledger.is_done(row, released));
+            let was_done = row
+                .track
+                .released
+                .is_some_and(|released| row.ledger.is_done(row, released));
             let row = &mut self.rows[index];
             if was_done && !row.ledger.is_out {
                 taken_of.insert(row.step);
@@ -299,19 +349,34 @@ impl World {
             let is_unavailable = (row.ledger.is_out && !is_back) || is_ill;
             is_unavailable && !self.is_silent(row) && !is_still(row) && !is_skipped(row)
         };
-        let steps: Vec<u16> = self.rows.iter().enumerate().filter(is_out).map(|(_, row)| row.step).collect();
+        let steps: Vec<u16> = self
+            .rows
+            .iter()
+            .enumerate()
+            .filter(is_out)
+            .map(|(_, row)| row.step)
+            .collect();
         let is_at_once = self.policy.strategy == Strategy::AllAtOnce && decision.retracted.is_empty();
         let (out, max) = (steps.len(), self.policy.max_unavailable.of(self.rows.len()));
         let is_fine = taken_of.is_empty() || out <= max || is_at_once;
         must(is_fine, "P1", || format!("{out} of {max} are out: {decision:?}"))?;
         for step in taken_of.into_iter().filter(|_| !is_at_once) {
             let all = self.rows.iter().filter(|row| row.step == step).count();
-            let stated = usize::from(step).checked_sub(1).and_then(|index| self.policy.steps.get(index));
-            let Some(limit) = stated.and_then(|stated| stated.max_unavailable) else { continue };
+            let stated = usize::from(step)
+                .checked_sub(1)
+                .and_then(|index| self.policy.steps.get(index));
+            let Some(limit) = stated.and_then(|stated| stated.max_unavailable) else {
+                continue;
+            };
             let (out, max) = (steps.iter().filter(|other| **other == step).count(), limit.of(all));
-            must(out <= max, "P1", || format!("{out} of {max} of step {step} are out: {decision:?}"))?;
+            must(out <= max, "P1", || {
+                format!("{out} of {max} of step {step} are out: {decision:?}")
+            })?;
         }
-        let mut all = self.rows.iter().filter(|row| !is_still(row) && !is_skipped(row) && !self.is_silent(row));
+        let mut all = self
+            .rows
+            .iter()
+            .filter(|row| !is_still(row) && !is_skipped(row) && !self.is_silent(row));
         let is_done = |row: &Row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted));
         if self.rows.iter().any(is_done) && all.all(is_done) && self.rows.iter().all(|row| row.wanted.is_some()) {
             let target = self.target();
@@ -333,11 +398,15 @@ impl World {
 
     /// Whether all members are done.
     pub fn is_at_rest(&self) -> bool {
-        self.rows.iter().all(|row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted)))
+        self.rows
+            .iter()
+            .all(|row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted)))
     }
 
     pub fn has_canary(&self) -> bool {
-        self.rows.iter().any(|row| row.step == 0 && !is_still(row) && !has(row, Stop::Window) && row.agent.is_heard())
+        self.rows
+            .iter()
+            .any(|row| row.step == 0 && !is_still(row) && !has(row, Stop::Window) && row.agent.is_heard())
     }
 
     pub fn soak_of(&self, row: &Row) -> i64 {
@@ -352,5 +421,9 @@ impl Row {
 }
 
 fn track_of(decision: &Decision, index: usize) -> Option<&farwater_fleet::rollout::Track> {
-    decision.tracks.iter().find(|(at, _)| *at == index).map(|(_, track)| track)
+    decision
+        .tracks
+        .iter()
+        .find(|(at, _)| *at == index)
+        .map(|(_, track)| track)
 }

@@ -23,10 +23,29 @@ pub struct Rested {
 impl Rested {
     fn of(rest: Rest, row: &Row, reach: Reach) -> Self {
         // A new contact with the same state is no change.
-        let reach = if matches!(reach, Reach::Heard { .. }) { Reach::Heard { at: 0 } } else { reach };
+        let reach = if matches!(reach, Reach::Heard { .. }) {
+            Reach::Heard { at: 0 }
+        } else {
+            reach
+        };
         let (evidence, stands) = (row.evidence.clone(), row.stands());
-        let Row { step, wanted, track, published, .. } = *row;
-        Self { rest, step, wanted, track, published, evidence, reach, stands }
+        let Row {
+            step,
+            wanted,
+            track,
+            published,
+            ..
+        } = *row;
+        Self {
+            rest,
+            step,
+            wanted,
+            track,
+            published,
+            evidence,
+            reach,
+            stands,
+        }
     }
 
     fn still(&self, row: &Row, reach: Reach) -> bool {
@@ -60,17 +79,29 @@ pub fn judge(world: &World, decision: &Decision) -> Result<bool, String> {
     }
     let all = world.members();
     let members: Vec<Member<'_>> = awake.iter().map(|index| all[*index].clone()).collect();
-    let found = decide(&world.policy, &world.state, world.target(), (&members, &resting), world.clock);
+    let found = decide(
+        &world.policy,
+        &world.state,
+        world.target(),
+        (&members, &resting),
+        world.clock,
+    );
     let of_all = |indices: &[usize]| indices.iter().map(|index| awake[*index]).collect();
     let found = Decision {
-        tracks: found.tracks.iter().map(|(index, track)| (awake[*index], *track)).collect(),
+        tracks: found
+            .tracks
+            .iter()
+            .map(|(index, track)| (awake[*index], *track))
+            .collect(),
         released: of_all(&found.released),
         retracted: of_all(&found.retracted),
         rests: decision.rests.clone(),
         ..found
     };
     if found != *decision {
-        return Err(format!("P17: {decision:?} of all, and {found:?} of {awake:?} beside {resting:?}"));
+        return Err(format!(
+            "P17: {decision:?} of all, and {found:?} of {awake:?} beside {resting:?}"
+        ));
     }
     let clusters = world.clusters();
     let some: Vec<_> = awake.iter().map(|index| clusters[*index]).collect();
@@ -78,5 +109,9 @@ pub fn judge(world: &World, decision: &Decision) -> Result<bool, String> {
     let expected = place(&world.policy, &clusters, &Resting::default());
     let same = awake.iter().zip(&steps).all(|(index, step)| expected[*index] == *step);
     let stay = (0..all.len()).all(|index| awake.contains(&index) || expected[index] == all[index].step);
-    if same && stay { Ok(true) } else { Err(format!("P17: placed at {steps:?} of {expected:?}, {awake:?}")) }
+    if same && stay {
+        Ok(true)
+    } else {
+        Err(format!("P17: placed at {steps:?} of {expected:?}, {awake:?}"))
+    }
 }

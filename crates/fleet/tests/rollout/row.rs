@@ -78,17 +78,25 @@ impl Row {
             Some(at) if now - at <= SILENCE => Reach::Heard { at },
             Some(since) => Reach::Silent { since, has_entry },
             None if now - started <= SILENCE => Reach::NotYet,
-            None => Reach::Silent { since: self.last_heard, has_entry },
+            None => Reach::Silent {
+                since: self.last_heard,
+                has_entry,
+            },
         }
     }
 
     pub fn stands(&self) -> Option<Stands> {
         let stops = [Stop::Suspended, Stop::Denied, Stop::Window, Stop::Waiting];
-        let stop =
-            stops.into_iter().find(|stop| self.stops.contains(stop) && (*stop != Stop::Waiting || self.waits))?;
+        let stop = stops
+            .into_iter()
+            .find(|stop| self.stops.contains(stop) && (*stop != Stop::Waiting || self.waits))?;
         Some(match stop {
             Stop::Suspended => Stands::Suspended,
-            Stop::Window => Stands::Window(Closed { by: "ops/nights".to_owned(), reason: String::new(), until: None }),
+            Stop::Window => Stands::Window(Closed {
+                by: "ops/nights".to_owned(),
+                reason: String::new(),
+                until: None,
+            }),
             Stop::Denied => Stands::Denied("no grant".to_owned()),
             Stop::Waiting => Stands::Waiting("waits for the database".to_owned()),
         })

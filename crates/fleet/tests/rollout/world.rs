@@ -55,7 +55,10 @@ impl World {
             qualities: HashMap::new(),
             entries: 0,
             time: start,
-            clock: Clock { now: start, started: start },
+            clock: Clock {
+                now: start,
+                started: start,
+            },
             made: 0,
         };
         world.commit(Quality::Good, 0);
@@ -66,7 +69,11 @@ impl World {
     }
 
     pub fn target(&self) -> Digest {
-        Digest::of(format!("content {}, {} of others", self.commits.last().unwrap(), self.foreign))
+        Digest::of(format!(
+            "content {}, {} of others",
+            self.commits.last().unwrap(),
+            self.foreign
+        ))
     }
 
     fn id(&mut self, content: u32, own: u32) -> ChangeId {
@@ -193,7 +200,13 @@ impl World {
     /// Has the ledgers note which members got through.
     pub fn settle(&mut self) {
         for row in &mut self.rows {
-            row.ledger.settle(row.published, row.track.released, row.heard, self.clock, soak(&self.policy, row.step));
+            row.ledger.settle(
+                row.published,
+                row.track.released,
+                row.heard,
+                self.clock,
+                soak(&self.policy, row.step),
+            );
         }
     }
 
@@ -215,7 +228,9 @@ impl World {
             return;
         }
         let agent = &mut self.rows[index].agent;
-        let (due, later) = std::mem::take(&mut agent.outbox).into_iter().partition(|word| word.due <= self.time);
+        let (due, later) = std::mem::take(&mut agent.outbox)
+            .into_iter()
+            .partition(|word| word.due <= self.time);
         agent.outbox = later;
         let due: Vec<Word> = due;
         for word in due {
@@ -266,7 +281,10 @@ impl World {
         self.entries += 1;
         let row = &mut self.rows[index];
         let Some(change) = row.track.released else { return };
-        row.published = Some(Published { entry: Digest::of(format!("{}/{}", row.uid, self.entries)), change });
+        row.published = Some(Published {
+            entry: Digest::of(format!("{}/{}", row.uid, self.entries)),
+            change,
+        });
         row.has_fetched = false;
     }
 
@@ -298,7 +316,12 @@ impl World {
             cluster: &row.uid,
             name: &row.name,
             step: row.step,
-            partition: self.policy.partition_by.as_ref().and_then(|key| row.labels.get(key)).map(String::as_str),
+            partition: self
+                .policy
+                .partition_by
+                .as_ref()
+                .and_then(|key| row.labels.get(key))
+                .map(String::as_str),
             wanted: row.wanted,
             track: row.track,
             published: row.published,
@@ -315,7 +338,13 @@ impl World {
 
     /// Decides by reading all members.
     pub fn decide_of(&self, members: &[Member<'_>]) -> Decision {
-        decide(&self.policy, &self.state, self.target(), (members, &Resting::default()), self.clock)
+        decide(
+            &self.policy,
+            &self.state,
+            self.target(),
+            (members, &Resting::default()),
+            self.clock,
+        )
     }
 
     /// Saves the decision.
@@ -333,7 +362,10 @@ impl World {
 }
 
 pub fn soak(policy: &Policy, step: u16) -> i64 {
-    let own = usize::from(step).checked_sub(1).and_then(|index| policy.steps.get(index)).and_then(|step| step.soak);
+    let own = usize::from(step)
+        .checked_sub(1)
+        .and_then(|index| policy.steps.get(index))
+        .and_then(|step| step.soak);
     own.unwrap_or(policy.soak)
 }
 

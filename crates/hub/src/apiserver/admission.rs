@@ -79,19 +79,30 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
 
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| match managed_namespaces::is_managed(call) {
-        true => crate::kinds::strategy::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
+        true => crate::kinds::strategy::set_of(object)
+            .as_ref()
+            .map(sets::variants)
+            .unwrap_or_default(),
         false if sets::is_set(call) => sets::variants(object),
         false => vec![object.clone()],
     };
 
     let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
     let is_elsewhere = !old.iter().map(route).eq(new.iter().map(route));
-    let before = if is_elsewhere { BTreeSet::new() } else { old.iter().flat_map(named).collect() };
+    let before = if is_elsewhere {
+        BTreeSet::new()
+    } else {
+        old.iter().flat_map(named).collect()
+    };
 
     let mut asked = BTreeSet::new();
     let now: BTreeSet<Named<'_>> = new.iter().flat_map(named).collect();
     for Named { kind, name, .. } in now.difference(&before) {
-        let was_whole = before.contains(&Named { kind: *kind, name, key: None });
+        let was_whole = before.contains(&Named {
+            kind: *kind,
+            name,
+            key: None,
+        });
         if was_whole || !asked.insert((*kind, *name)) {
             continue;
         }
@@ -117,7 +128,9 @@ pub async fn may_get(call: &Call, kind: NamedKind, namespace: &str, name: &str) 
         ..Attributes::default()
     };
     let decision = call.hub.access.authorize(&call.user, &read).await;
-    Ok(decision.map_err(|error| ApiError::unavailable(error.to_string()))?.is_allowed())
+    Ok(decision
+        .map_err(|error| ApiError::unavailable(error.to_string()))?
+        .is_allowed())
 }
 
 /// Kinds of objects that our kinds send somewhere.
@@ -143,9 +156,15 @@ impl NamedKind {
 
     /// The kind with this word; None: there is none.
     pub fn of(word: &str) -> Option<Self> {
-        [Self::Secret, Self::ConfigMap, Self::ServiceContext, Self::Cluster, Self::ServiceDeployment]
-            .into_iter()
-            .find(|kind| kind.word() == word)
+        [
+            Self::Secret,
+            Self::ConfigMap,
+            Self::ServiceContext,
+            Self::Cluster,
+            Self::ServiceDeployment,
+        ]
+        .into_iter()
+        .find(|kind| kind.word() == word)
     }
 
     fn resource(self) -> (&'static str, &'static str, &'static str) {
@@ -179,9 +198,18 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let gates = stages().flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
     let asking = gates.flat_map(|gate| [&gate["secretRef"], &gate["certSecretRef"]]);
     let pushing = stages().map(|stage| &stage["pullRequest"]["secretRef"]);
-    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]).chain(asking).chain(pushing);
-    let whole = whole
-        .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
+    let whole = listed
+        .chain(fields)
+        .chain([&spec["verify"]["secretRef"]])
+        .chain(asking)
+        .chain(pushing);
+    let whole = whole.filter_map(|reference| {
+        Some(Named {
+            kind: NamedKind::Secret,
+            name: reference["name"].as_str()?,
+            key: None,
+        })
+    });
     let mut named: BTreeSet<Named<'_>> = whole.collect();
 
     // The hub's configuration decides who may read another backend's secrets.
@@ -204,11 +232,22 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
 /// Each key by itself, or the whole object if no keys are named.
 fn name_keys<'a>(kind: NamedKind, name: &'a Value, reference: &'a Value) -> Vec<Named<'a>> {
     let Some(name) = name.as_str() else { return Vec::new() };
-    let keys: Vec<&str> = reference["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys: Vec<&str> = reference["keys"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if keys.is_empty() {
         return vec![Named { kind, name, key: None }];
     }
-    keys.into_iter().map(|key| Named { kind, name, key: Some(key) }).collect()
+    keys.into_iter()
+        .map(|key| Named {
+            kind,
+            name,
+            key: Some(key),
+        })
+        .collect()
 }
 
 /// A service may only be placed where a grant of its namespace allows it, and never moves to another cluster.
@@ -275,8 +314,12 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
     sign_field(&author, object, old, PINNED_BY, pin);
     let sign_annotation = |object: &mut Value, name: &str, by: &str, at: &str| {
-        let stated =
-            |object: &Value| object["metadata"]["annotations"].get(name).cloned().unwrap_or(Value::Bool(false));
+        let stated = |object: &Value| {
+            object["metadata"]["annotations"]
+                .get(name)
+                .cloned()
+                .unwrap_or(Value::Bool(false))
+        };
         sign_field(&author, object, old, by, stated);
         sign_field(&time, object, old, at, stated);
     };
@@ -299,7 +342,13 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     };
     let version = |object: &Value| {
         let spec = &object["spec"];
-        serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
+        serde_json::json!([
+            spec["sourceRef"],
+            spec["path"],
+            spec["pin"],
+            spec["chart"],
+            spec["sources"]
+        ])
     };
 
     sign_field(&author, object, old, CHANGED_BY, version);
@@ -350,11 +399,15 @@ async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> R
     if old.is_some_and(|old| without_bookkeeping(old) == without_bookkeeping(object)) {
         return Ok(());
     }
-    call.hub.access.check_escalation(&call.user, object).await.map_err(|error| match error {
-        EscalationError::Refused(Escalation::RoleMissing { role }) => call.not_found(role.name()),
-        EscalationError::Refused(why) => call.forbidden(meta::text(object, "name"), &why.to_string()),
-        EscalationError::Access(error) => ApiError::unavailable(error.to_string()),
-    })
+    call.hub
+        .access
+        .check_escalation(&call.user, object)
+        .await
+        .map_err(|error| match error {
+            EscalationError::Refused(Escalation::RoleMissing { role }) => call.not_found(role.name()),
+            EscalationError::Refused(why) => call.forbidden(meta::text(object, "name"), &why.to_string()),
+            EscalationError::Access(error) => ApiError::unavailable(error.to_string()),
+        })
 }
 
 fn without_bookkeeping(object: &Value) -> Value {
@@ -374,7 +427,9 @@ pub async fn advise(call: &Call, object: &Value, old: Option<&Value>) -> Result<
         return Ok(Vec::new());
     }
     // An unreadable grant is about to be refused with a better message.
-    let Ok(grant) = serde_json::from_value::<ClusterGrantSpec>(object["spec"].clone()) else { return Ok(Vec::new()) };
+    let Ok(grant) = serde_json::from_value::<ClusterGrantSpec>(object["spec"].clone()) else {
+        return Ok(Vec::new());
+    };
     advise_on_grant(call, &grant).await
 }
 
@@ -382,9 +437,15 @@ pub async fn advise(call: &Call, object: &Value, old: Option<&Value>) -> Result<
 async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<String>, ApiError> {
     let mut warnings = Vec::new();
     for name in &grant.namespaces {
-        let key = Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name: name.clone() };
+        let key = Key {
+            kind: Kind::new("namespaces", ""),
+            namespace: String::new(),
+            name: name.clone(),
+        };
         if call.hub.store.get(&key).await.map_err(store_failed)?.is_none() {
-            warnings.push(format!("spec.namespaces: namespace {name:?} does not exist; the grant has no effect on it"));
+            warnings.push(format!(
+                "spec.namespaces: namespace {name:?} does not exist; the grant has no effect on it"
+            ));
         }
     }
     // The empty selector means every cluster, now and later.
@@ -393,7 +454,9 @@ async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<St
         let each = |cluster: farwater_store::Resource| {
             selected |= selects(&grant.cluster_selector, &meta::labels(&cluster.object));
         };
-        list_pages::<Cluster>(&call.hub.store, None, each).await.map_err(store_failed)?;
+        list_pages::<Cluster>(&call.hub.store, None, each)
+            .await
+            .map_err(store_failed)?;
         if !selected {
             warnings.push("spec.clusterSelector: no cluster has these labels; the grant has no effect".to_owned());
         }

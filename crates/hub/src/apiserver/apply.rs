@@ -20,11 +20,18 @@ pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
     let config = body::decode(&bytes, Encoding::Yaml)
         .map_err(|why| ApiError::bad_request(format!("error decoding YAML: {why}")))?;
     if !config.value.is_object() && !config.value.is_null() {
-        return Err(ApiError::bad_request("error decoding YAML: a configuration is an object"));
+        return Err(ApiError::bad_request(
+            "error decoding YAML: a configuration is an object",
+        ));
     }
     intake::check_depth(&config.value, call.kind)?;
     for _ in 0..write::ATTEMPTS {
-        let current = call.hub.store.get(&call.key(&call.info.name)).await.map_err(store_failed)?;
+        let current = call
+            .hub
+            .store
+            .get(&call.key(&call.info.name))
+            .await
+            .map_err(store_failed)?;
         if let Some(response) = apply_once(call, &options, &config, current).await? {
             return Ok(response);
         }
@@ -43,7 +50,13 @@ async fn apply_once(
     let manager = managed::manager_of(call)?;
     let shown = live.map(|live| views::show(call.kind, live));
     let applied = manager
-        .apply(shown.as_deref(), &config.value, &options.manager, options.force, call.now)
+        .apply(
+            shown.as_deref(),
+            &config.value,
+            &options.manager,
+            options.force,
+            call.now,
+        )
         .map_err(|error| managed::refusal(&error))?;
     let mut warnings = judge_duplicates(config, options.validation)?;
     let Intake { object, warnings: told } = intake::read_applied(applied.object, call.kind)?;
@@ -59,12 +72,17 @@ async fn apply_once(
 
 /// Duplicate keys are reported last, as in Kubernetes.
 fn judge_duplicates(config: &Body, rule: FieldValidation) -> Result<Vec<String>, ApiError> {
-    let complaints = config.duplicates.iter().map(|path| format!("key {path:?} already set in map"));
+    let complaints = config
+        .duplicates
+        .iter()
+        .map(|path| format!("key {path:?} already set in map"));
     let complaints: Vec<String> = complaints.take(64).collect();
     match rule {
         FieldValidation::Strict if !complaints.is_empty() => {
             let list = complaints.join(", ");
-            Err(ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {list}")))
+            Err(ApiError::bad_request(format!(
+                "error strict decoding YAML: error converting YAML to JSON: {list}"
+            )))
         }
         FieldValidation::Ignore => Ok(Vec::new()),
         _ => Ok(complaints),
@@ -76,7 +94,12 @@ async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<
     let uid = meta::text(&object, "uid");
     if !uid.is_empty() {
         let why = format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
-        return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &why));
+        return Err(ApiError::conflict(
+            &call.kind.group,
+            &call.kind.plural,
+            &call.info.name,
+            &why,
+        ));
     }
     write::check_namespace(call, &mut object)?;
     write::check_identity(call, &object)?;

@@ -58,7 +58,10 @@ pub fn decode(bytes: &[u8], encoding: Encoding) -> Result<Body, String> {
                 .map_err(|e| format!("yaml parse error: {e}"))?;
             Ok(node.into_body())
         }
-        Encoding::Protobuf => protobuf::decode(bytes).map(|value| Body { value, duplicates: Vec::new() }),
+        Encoding::Protobuf => protobuf::decode(bytes).map(|value| Body {
+            value,
+            duplicates: Vec::new(),
+        }),
     }
 }
 
@@ -83,7 +86,10 @@ impl Node {
     fn into_body(self) -> Body {
         let mut duplicates = Duplicates::default();
         let value = self.into_value(None, &mut duplicates);
-        Body { value, duplicates: duplicates.in_order }
+        Body {
+            value,
+            duplicates: duplicates.in_order,
+        }
     }
 
     fn into_value(self, place: Option<&Place<'_>>, duplicates: &mut Duplicates) -> Value {
@@ -92,13 +98,24 @@ impl Node {
             Self::List(items) => {
                 let items = items.into_iter().enumerate();
                 items
-                    .map(|(n, item)| item.into_value(Some(&Place { above: place, step: Step::Item(n) }), duplicates))
+                    .map(|(n, item)| {
+                        item.into_value(
+                            Some(&Place {
+                                above: place,
+                                step: Step::Item(n),
+                            }),
+                            duplicates,
+                        )
+                    })
                     .collect()
             }
             Self::Fields(fields) => {
                 let mut map = Map::new();
                 for (name, node) in fields {
-                    let place = Place { above: place, step: Step::Field(&name) };
+                    let place = Place {
+                        above: place,
+                        step: Step::Field(&name),
+                    };
                     let value = node.into_value(Some(&place), duplicates);
                     if map.contains_key(&name) {
                         duplicates.note(&place);
@@ -238,7 +255,11 @@ mod tests {
 
     #[test]
     fn duplicate_fields_are_named_and_the_last_counts() {
-        let body = decode(br#"{"a": {"b": 1, "b": 2}, "l": [{"c": 1, "c": 1}], "a2": null}"#, Encoding::Json).unwrap();
+        let body = decode(
+            br#"{"a": {"b": 1, "b": 2}, "l": [{"c": 1, "c": 1}], "a2": null}"#,
+            Encoding::Json,
+        )
+        .unwrap();
         assert_eq!(body.value, json!({"a": {"b": 2}, "l": [{"c": 1}], "a2": null}));
         assert_eq!(body.duplicates, ["a.b", "l[0].c"]);
     }
@@ -248,7 +269,10 @@ mod tests {
         let body = decode(b"a: yes\nb: 0644\nc: 1.0\nd: \"1\"\ne: ~\n", Encoding::Yaml).unwrap();
         assert_eq!(body.value, json!({"a": true, "b": 420, "c": 1, "d": "1", "e": null}));
         let body = decode(b"a: 1\nb: {c: 1, c: 2}\na: 2\n", Encoding::Yaml).unwrap();
-        assert_eq!((body.value, body.duplicates), (json!({"a": 2, "b": {"c": 2}}), vec!["b.c".into(), "a".into()]));
+        assert_eq!(
+            (body.value, body.duplicates),
+            (json!({"a": 2, "b": {"c": 2}}), vec!["b.c".into(), "a".into()])
+        );
     }
 
     /// Written down for each value, these paths would be a terabyte.

@@ -25,10 +25,14 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
         let mut tables = replica.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
-    let assigned = row.and_then(|row| row.assigned).map(|text| read_json::<Candidate>(&service.uid, &text));
+    let assigned = row
+        .and_then(|row| row.assigned)
+        .map(|text| read_json::<Candidate>(&service.uid, &text));
     let problem = |problem: &str| ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, problem);
     let Some(assigned) = assigned.transpose().map_err(store_failed)? else {
-        return Err(problem("no revision is assigned to the service yet; why says what it lacks"));
+        return Err(problem(
+            "no revision is assigned to the service yet; why says what it lacks",
+        ));
     };
 
     let archive = git::load_bundle(replica, &assigned.bundle).await.map_err(|error| {
@@ -42,7 +46,11 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
         )));
     }
 
-    let files = LocalFiles { digest: assigned.bundle, path: assigned.path, archive: BASE64.encode(&archive) };
+    let files = LocalFiles {
+        digest: assigned.bundle,
+        path: assigned.path,
+        archive: BASE64.encode(&archive),
+    };
     let shown = json!({
         "apiVersion": our_api_version(),
         "kind": BUNDLE_KIND,

@@ -33,8 +33,16 @@ impl Call {
     }
 
     pub fn key_in(&self, kind: &ResourceKind, name: &str) -> Key {
-        let namespace = if kind.namespaced { self.info.namespace.clone() } else { String::new() };
-        Key { kind: kind.store.clone(), namespace, name: name.to_owned() }
+        let namespace = if kind.namespaced {
+            self.info.namespace.clone()
+        } else {
+            String::new()
+        };
+        Key {
+            kind: kind.store.clone(),
+            namespace,
+            name: name.to_owned(),
+        }
     }
 
     pub fn not_found(&self, name: &str) -> ApiError {
@@ -54,7 +62,10 @@ impl Call {
 /// A failing store is not the client's fault and never "not found".
 pub fn store_failed(error: StoreError) -> ApiError {
     if let StoreError::TooLarge { max, .. } = error {
-        let message = format!("the list is larger than {} MB; ask for it in pages, with limit and continue", max >> 20);
+        let message = format!(
+            "the list is larger than {} MB; ask for it in pages, with limit and continue",
+            max >> 20
+        );
         return ApiError::new(413, "RequestEntityTooLarge", message);
     }
     tracing::error!(error = &error as &dyn std::error::Error, "the store failed a request");
@@ -75,8 +86,14 @@ mod tests {
 
     #[test]
     fn a_list_that_is_too_large_is_told_what_to_do() {
-        let error = store_failed(StoreError::TooLarge { kind: Kind::from("configmaps"), max: 64 << 20 });
+        let error = store_failed(StoreError::TooLarge {
+            kind: Kind::from("configmaps"),
+            max: 64 << 20,
+        });
         assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
-        assert_eq!(error.message, "the list is larger than 64 MB; ask for it in pages, with limit and continue");
+        assert_eq!(
+            error.message,
+            "the list is larger than 64 MB; ask for it in pages, with limit and continue"
+        );
     }
 }

@@ -21,14 +21,20 @@ pub fn our_api_version() -> String {
 /// The `spec` of a request that isn't stored; None: it has none.
 pub fn read_spec<T: DeserializeOwned>(call: &Call, bytes: &[u8], kind: &str) -> Result<Option<T>, ApiError> {
     let wrong = |why: String| {
-        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): {why}"
+        ))
     };
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
-    let Some(request) = request.as_object_mut() else { return Err(wrong("it is no object".to_owned())) };
+    let Some(request) = request.as_object_mut() else {
+        return Err(wrong("it is no object".to_owned()));
+    };
     match request.remove("spec") {
         None | Some(Value::Null) => Ok(None),
-        Some(spec) => serde_json::from_value(spec).map(Some).map_err(|error| wrong(format!("spec: {error}"))),
+        Some(spec) => serde_json::from_value(spec)
+            .map(Some)
+            .map_err(|error| wrong(format!("spec: {error}"))),
     }
 }
 

@@ -46,8 +46,17 @@ async fn remove(
     match change_of(removal, &resource) {
         None => Ok(Outcome::Held(resource)),
         Some(change) => {
-            let written = store.write(Write { key: resource.key, change }).await?;
-            Ok(if removed { Outcome::Removed(written) } else { Outcome::Held(written) })
+            let written = store
+                .write(Write {
+                    key: resource.key,
+                    change,
+                })
+                .await?;
+            Ok(if removed {
+                Outcome::Removed(written)
+            } else {
+                Outcome::Held(written)
+            })
         }
     }
 }
@@ -61,7 +70,11 @@ fn check_preconditions(options: &DeleteOptions, resource: &Resource, kind: &Reso
         }
         let why = format!(
             "the {what} in the precondition ({asked}) does not match the {what} in record ({actual}). The object might have been {}",
-            if what == "UID" { "deleted and then recreated" } else { "modified" }
+            if what == "UID" {
+                "deleted and then recreated"
+            } else {
+                "modified"
+            }
         );
         ApiError::conflict(&kind.group, &kind.kind, name, &why)
     };
@@ -76,7 +89,11 @@ fn check_preconditions(options: &DeleteOptions, resource: &Resource, kind: &Reso
 }
 
 pub fn delete_options(call: &Call, body: &[u8]) -> Result<DeleteOptions, ApiError> {
-    let encoding = if body.is_empty() { Encoding::Json } else { Encoding::of(&respond::content_type(&call.headers))? };
+    let encoding = if body.is_empty() {
+        Encoding::Json
+    } else {
+        Encoding::of(&respond::content_type(&call.headers))?
+    };
     DeleteOptions::parse(&call.query, body, encoding)
 }
 
@@ -119,11 +136,16 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
         check_preconditions(options, &resource, call.kind)?;
         sets::check_delete(call, &resource.object).await?;
         if options.dry_run {
-            return Ok(match plan_removal(&resource.object, call.kind, options.cascade, call.now) {
-                Removal::Remove => Outcome::Removed(resource),
-                Removal::Wait => Outcome::Held(resource),
-                Removal::Mark(object) => Outcome::Held(Resource { object: object.into(), ..resource }),
-            });
+            return Ok(
+                match plan_removal(&resource.object, call.kind, options.cascade, call.now) {
+                    Removal::Remove => Outcome::Removed(resource),
+                    Removal::Wait => Outcome::Held(resource),
+                    Removal::Mark(object) => Outcome::Held(Resource {
+                        object: object.into(),
+                        ..resource
+                    }),
+                },
+            );
         }
 
         match remove(&call.hub.store, call.kind, resource, options.cascade, call.now).await {

@@ -24,7 +24,9 @@ fn aggregated_resource(kind: &ResourceKind) -> Value {
         .subresources
         .iter()
         .map(|s| {
-            let response = s.kind.map_or_else(|| own.clone(), |(g, v, k)| json!({"group": g, "version": v, "kind": k}));
+            let response = s
+                .kind
+                .map_or_else(|| own.clone(), |(g, v, k)| json!({"group": g, "version": v, "kind": k}));
             json!({"subresource": s.name, "responseKind": response, "verbs": s.verbs})
         })
         .collect();
@@ -85,7 +87,10 @@ pub fn groups(registry: &Registry) -> Value {
 
 /// `/apis/GROUP`.
 pub fn group(registry: &Registry, name: &str) -> Option<Value> {
-    let (group, version) = registry.groups().into_iter().find(|(group, _)| *group == name && !name.is_empty())?;
+    let (group, version) = registry
+        .groups()
+        .into_iter()
+        .find(|(group, _)| *group == name && !name.is_empty())?;
     let mut value = group_value(group, version);
     value["kind"] = json!("APIGroup");
     value["apiVersion"] = json!("v1");
@@ -118,7 +123,11 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
         }
     }
 
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     (!list.is_empty()).then(
         || json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),
     )
@@ -141,8 +150,11 @@ mod tests {
                     let same = listed.iter().find(|r| r["name"] == resource["resource"]).unwrap();
                     assert_eq!(same["verbs"], resource["verbs"]);
                     for sub in resource["subresources"].as_array().into_iter().flatten() {
-                        let name =
-                            format!("{}/{}", same["name"].as_str().unwrap(), sub["subresource"].as_str().unwrap());
+                        let name = format!(
+                            "{}/{}",
+                            same["name"].as_str().unwrap(),
+                            sub["subresource"].as_str().unwrap()
+                        );
                         assert!(listed.iter().any(|r| r["name"] == name.as_str()), "{name}");
                     }
                 }
@@ -153,8 +165,13 @@ mod tests {
     #[test]
     fn our_kinds_are_in_their_categories() {
         let list = resources(&REGISTRY, "farwater.dev", "v1alpha1").unwrap();
-        let sd =
-            list["resources"].as_array().unwrap().iter().find(|r| r["name"] == "servicedeployments").unwrap().clone();
+        let sd = list["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|r| r["name"] == "servicedeployments")
+            .unwrap()
+            .clone();
         assert_eq!(sd["shortNames"], json!(["sd"]));
         assert_eq!(sd["categories"], json!(["farwater", "all"]));
         assert!(group(&REGISTRY, "farwater.dev").is_some());

@@ -19,7 +19,9 @@ pub fn answer(info: &RequestInfo, headers: &HeaderMap) -> Result<Response, ApiEr
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let found = match segments.as_slice() {
         ["api" | "apis"] if wants_aggregated(headers) => {
-            let body = discovery::aggregated(&REGISTRY, segments[0] == "api").to_string().into_bytes();
+            let body = discovery::aggregated(&REGISTRY, segments[0] == "api")
+                .to_string()
+                .into_bytes();
             return Ok(vary(respond::bytes(200, AGGREGATED, body)));
         }
         ["api"] => Some(discovery::core_versions(host(headers))),
@@ -32,33 +34,47 @@ pub fn answer(info: &RequestInfo, headers: &HeaderMap) -> Result<Response, ApiEr
         ["openapi", "v2"] => return openapi_v2(headers),
         _ => None,
     };
-    found.map(|value: Value| vary(respond::json(200, &value))).ok_or_else(ApiError::no_such_path)
+    found
+        .map(|value: Value| vary(respond::json(200, &value)))
+        .ok_or_else(ApiError::no_such_path)
 }
 
 /// The form of discovery depends on the Accept header, which caches in between must know.
 fn vary(mut response: Response) -> Response {
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .insert(header::VARY, HeaderValue::from_static("Accept"));
     response
 }
 
 fn host(headers: &HeaderMap) -> &str {
-    headers.get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default()
+    headers
+        .get(header::HOST)
+        .and_then(|h| h.to_str().ok())
+        .unwrap_or_default()
 }
 
 /// Only clients that request v2 of the aggregated form get it; those of Kubernetes 1.27 to 1.29 request only v2beta1.
 fn wants_aggregated(headers: &HeaderMap) -> bool {
     respond::accept(headers).split(',').any(|range| {
         let parts: Vec<&str> = range.split(';').map(str::trim).collect();
-        ["application/json", "g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
-            .iter()
-            .all(|part| parts.contains(part))
+        [
+            "application/json",
+            "g=apidiscovery.k8s.io",
+            "v=v2",
+            "as=APIGroupDiscoveryList",
+        ]
+        .iter()
+        .all(|part| parts.contains(part))
     })
 }
 
 fn document(found: Option<&openapi::Document>, headers: &HeaderMap) -> Result<Response, ApiError> {
     let found = found.ok_or_else(ApiError::no_such_path)?;
     let etag = format!("\"{}\"", found.hash);
-    let unchanged = headers.get(header::IF_NONE_MATCH).is_some_and(|v| v.as_bytes() == etag.as_bytes());
+    let unchanged = headers
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|v| v.as_bytes() == etag.as_bytes());
     let mut response = if unchanged {
         respond::bytes(304, "application/json", Vec::new())
     } else {
@@ -75,7 +91,10 @@ fn document(found: Option<&openapi::Document>, headers: &HeaderMap) -> Result<Re
 fn openapi_v2(headers: &HeaderMap) -> Result<Response, ApiError> {
     let accept = respond::accept(headers);
     let json = |range: &str| {
-        matches!(range.split(';').next().map(str::trim), Some("application/json" | "*/*" | "application/*"))
+        matches!(
+            range.split(';').next().map(str::trim),
+            Some("application/json" | "*/*" | "application/*")
+        )
     };
     if !accept.is_empty() && !accept.split(',').any(json) {
         return Err(ApiError::not_acceptable("application/json"));
@@ -88,7 +107,11 @@ mod tests {
     use super::*;
 
     fn get(path: &str, accept: &str) -> (u16, String) {
-        let info = RequestInfo { verb: "get".into(), path: path.into(), ..RequestInfo::default() };
+        let info = RequestInfo {
+            verb: "get".into(),
+            path: path.into(),
+            ..RequestInfo::default()
+        };
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, accept.parse().unwrap());
         let response = match answer(&info, &headers) {
@@ -110,7 +133,14 @@ mod tests {
 
     #[test]
     fn openapi_v2_is_json_or_nothing() {
-        assert_eq!(get("/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf").0, 406);
+        assert_eq!(
+            get(
+                "/openapi/v2",
+                "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+            )
+            .0,
+            406
+        );
         assert_eq!(get("/openapi/v2", "application/json").0, 200);
         assert_eq!(get("/openapi/v3/apis/farwater.dev/v1alpha1", "application/json").0, 200);
         assert_eq!(get("/openapi/v3/apis/none/v1", "application/json").0, 404);

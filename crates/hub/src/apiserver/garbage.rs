@@ -41,7 +41,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 
 /// Runs until it is dropped.
 pub async fn collect_garbage(hub: Arc<Hub>) {
-    let mut collector = Collector { store: hub.store.clone(), waiting: HashMap::new() };
+    let mut collector = Collector {
+        store: hub.store.clone(),
+        waiting: HashMap::new(),
+    };
     let mut pause = RETRY.0;
     loop {
         let from = hub.store.position();
@@ -49,7 +52,10 @@ pub async fn collect_garbage(hub: Arc<Hub>) {
             Ok(()) => pause = RETRY.0,
             Err(StoreError::Closed) => return,
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "garbage can't be collected; trying again");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "garbage can't be collected; trying again"
+                );
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY.1);
                 continue;
@@ -64,7 +70,9 @@ pub async fn collect_garbage(hub: Arc<Hub>) {
 /// Returns once a write may have left a mark. False: the store is closed.
 async fn wait_for_news(store: &Store, from: u64) -> bool {
     // An error means that changes were missed, so look again.
-    let Ok(mut changes) = store.watch(None, from) else { return true };
+    let Ok(mut changes) = store.watch(None, from) else {
+        return true;
+    };
     loop {
         match changes.next().await {
             Some(Ok(event)) if !may_mark(&event) => {}
@@ -79,7 +87,10 @@ fn may_mark(event: &WatchEvent) -> bool {
 }
 
 fn kind_of(key: &Key) -> Option<&'static ResourceKind> {
-    REGISTRY.kinds.iter().find(|kind| kind.is_kept() && kind.store == key.kind)
+    REGISTRY
+        .kinds
+        .iter()
+        .find(|kind| kind.is_kept() && kind.store == key.kind)
 }
 
 /// The state of a mark after a pass.
@@ -129,7 +140,11 @@ impl Collector {
         if self.waiting.get(&mark.uid) == Some(&mark.marks) {
             return Ok(Outcome::Waits);
         }
-        let found = self.store.get(&mark.key).await?.filter(|resource| resource.uid == mark.uid);
+        let found = self
+            .store
+            .get(&mark.key)
+            .await?
+            .filter(|resource| resource.uid == mark.uid);
         let Some(resource) = found else {
             // It is gone for good: uids are never reused.
             self.for_dependents(mark, |key| self.judge(key)).await?;
@@ -175,7 +190,9 @@ impl Collector {
 
     /// Does with an object what its owners require.
     async fn judge(&self, key: Key) -> Result<(), StoreError> {
-        let Some(resource) = self.store.get(&key).await? else { return Ok(()) };
+        let Some(resource) = self.store.get(&key).await? else {
+            return Ok(());
+        };
         let Some(leads) = leads(&resource) else { return Ok(()) };
         let mut owners = Vec::with_capacity(leads.len());
         for (reference, lead) in references(&resource.object).iter().zip(&leads) {
@@ -189,7 +206,9 @@ impl Collector {
         if decide(&resource.object, &owners, dependents) == Verdict::Keep {
             return Ok(());
         }
-        self.store.transact(move |tx| Box::pin(judge_again(tx, key, dependents))).await
+        self.store
+            .transact(move |tx| Box::pin(judge_again(tx, key, dependents)))
+            .await
     }
 
     async fn dependents_of(&self, owner: &Resource) -> Result<Dependents, StoreError> {
@@ -205,7 +224,10 @@ impl Collector {
                     is_marked(&resource.object) && meta::finalizers(&resource.object).contains(&FOREGROUND)
                 };
                 if dependent.as_ref().is_some_and(waits) {
-                    return Ok(Dependents { any: true, may_be_a_cycle: true });
+                    return Ok(Dependents {
+                        any: true,
+                        may_be_a_cycle: true,
+                    });
                 }
             }
         }
@@ -220,7 +242,9 @@ impl Collector {
     /// Removes the collector's finalizer from an owner, unless dependents hold it.
     async fn finish(&self, mark: &GarbageMark, finalizer: &'static str) -> Result<Outcome, StoreError> {
         let (key, uid) = (mark.key.clone(), mark.uid.clone());
-        self.store.transact(move |tx| Box::pin(finish(tx, key, uid, finalizer))).await
+        self.store
+            .transact(move |tx| Box::pin(finish(tx, key, uid, finalizer)))
+            .await
     }
 
     /// A cluster-scoped object whose owner would be in a namespace is left alone and reported.
@@ -236,10 +260,12 @@ impl Collector {
 
 /// The keys of all owners of an object. None: one of its references can't be looked up.
 fn leads(resource: &Resource) -> Option<Vec<Key>> {
-    let leads = references(&resource.object).iter().map(|reference| match lead(&REGISTRY, reference, &resource.key) {
-        Lead::To(key) => Some(key),
-        Lead::UnknownKind | Lead::NoNamespace => None,
-    });
+    let leads = references(&resource.object)
+        .iter()
+        .map(|reference| match lead(&REGISTRY, reference, &resource.key) {
+            Lead::To(key) => Some(key),
+            Lead::UnknownKind | Lead::NoNamespace => None,
+        });
     leads.collect()
 }
 
@@ -251,17 +277,25 @@ async fn clear(tx: &mut Tx, done: Vec<GarbageMark>) -> Result<(), StoreError> {
 }
 
 async fn release(tx: &mut Tx, key: Key, owners: BTreeSet<String>) -> Result<(), StoreError> {
-    let Some(resource) = tx.get(&key).await? else { return Ok(()) };
+    let Some(resource) = tx.get(&key).await? else {
+        return Ok(());
+    };
     let object = released(&resource.object, &owners);
     let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
-    let change = Change::Replace { uid: resource.uid, version: resource.version, object };
+    let change = Change::Replace {
+        uid: resource.uid,
+        version: resource.version,
+        object,
+    };
     tx.write(Write { key, change }).await?;
     Ok(())
 }
 
 async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> Result<Outcome, StoreError> {
     let found = tx.get(&key).await?.filter(|resource| resource.uid == uid);
-    let (Some(resource), Some(kind)) = (found, kind_of(&key)) else { return Ok(Outcome::Done) };
+    let (Some(resource), Some(kind)) = (found, kind_of(&key)) else {
+        return Ok(Outcome::Done);
+    };
     if finalizer == FOREGROUND && blocks_owner(tx, &uid, &key.namespace).await? {
         return Ok(Outcome::Waits);
     }
@@ -275,23 +309,35 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
 
 /// Makes the decision again with what the transaction reads, and carries it out.
 async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Result<(), StoreError> {
-    let (Some(resource), Some(kind)) = (tx.get(&key).await?, kind_of(&key)) else { return Ok(()) };
+    let (Some(resource), Some(kind)) = (tx.get(&key).await?, kind_of(&key)) else {
+        return Ok(());
+    };
     let Some(leads) = leads(&resource) else { return Ok(()) };
     let mut owners = Vec::with_capacity(leads.len());
     for (reference, lead) in references(&resource.object).iter().zip(&leads) {
         let found = tx.get(lead).await?;
         owners.push(classify(reference, found.as_ref().map(|owner| &*owner.object)));
     }
-    dependents.any = !load_dependents(tx, &resource.uid, &key.namespace, None, 1).await?.is_empty();
+    dependents.any = !load_dependents(tx, &resource.uid, &key.namespace, None, 1)
+        .await?
+        .is_empty();
     let verdict = decide(&resource.object, &owners, dependents);
     if !delete::is_deletable(kind, &key.name) && !matches!(verdict, Verdict::Release(_)) {
         return Ok(());
     }
     let removal = carry_out(&verdict, &resource.object, kind, Timestamp::now());
     if verdict != Verdict::Keep && removal != Removal::Wait {
-        tracing::info!(kind = kind.kind, key.namespace, key.name, ?verdict, "an object lost its owners");
+        tracing::info!(
+            kind = kind.kind,
+            key.namespace,
+            key.name,
+            ?verdict,
+            "an object lost its owners"
+        );
     }
-    let Some(change) = removal::change_of(removal, &resource) else { return Ok(()) };
+    let Some(change) = removal::change_of(removal, &resource) else {
+        return Ok(());
+    };
     tx.write(Write { key, change }).await?;
     Ok(())
 }

@@ -27,16 +27,25 @@ const PAGE: usize = 500;
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let tenant = call.info.namespace.as_str();
     if tenant.is_empty() {
-        return Err(ApiError::bad_request("granted clusters are those of one namespace: name it"));
+        return Err(ApiError::bad_request(
+            "granted clusters are those of one namespace: name it",
+        ));
     }
     // Matches of a selector would reveal labels.
-    if ["labelSelector", "fieldSelector"].iter().any(|name| call.query.get(name).is_some_and(|text| !text.is_empty())) {
+    if ["labelSelector", "fieldSelector"]
+        .iter()
+        .any(|name| call.query.get(name).is_some_and(|text| !text.is_empty()))
+    {
         return Err(ApiError::bad_request("granted clusters take no selectors"));
     }
     let options = ListOptions::parse(&call.query, call.kind, false)?;
     // A list of a few may have to read all clusters.
     let _turn = call.hub.list_turns.next(0).await;
-    let limit = if options.limit == 0 { PAGE } else { options.limit.min(PAGE) };
+    let limit = if options.limit == 0 {
+        PAGE
+    } else {
+        options.limit.min(PAGE)
+    };
     let (found, more, version) = find(call, tenant, options.after.as_ref().map(Continue::key), limit).await?;
     let mut list_meta = json!({"resourceVersion": version.to_string()});
     if let Some(last) = found.last().filter(|_| more) {
@@ -72,11 +81,16 @@ async fn find(
 
     let (mut found, mut version) = (Vec::new(), 0);
     let namespaces = cluster_namespaces(tenant);
-    let first = after.as_ref().and_then(|(namespace, _)| namespaces.iter().position(|one| one == namespace));
+    let first = after
+        .as_ref()
+        .and_then(|(namespace, _)| namespaces.iter().position(|one| one == namespace));
     for namespace in &namespaces[first.unwrap_or(0)..] {
         let mut after = after.clone().filter(|(place, _)| place == namespace);
         loop {
-            let page = store.list(&clusters(namespace, PAGE, after)).await.map_err(store_failed)?;
+            let page = store
+                .list(&clusters(namespace, PAGE, after))
+                .await
+                .map_err(store_failed)?;
             version = if version == 0 { page.version } else { version };
 
             for cluster in page.items {
@@ -104,7 +118,10 @@ async fn is_hidden(call: &Call, tenant: &str, cluster: &Resource) -> Result<bool
     if cluster.key.namespace == tenant {
         return Ok(false);
     }
-    let own = Key { namespace: tenant.to_owned(), ..cluster.key.clone() };
+    let own = Key {
+        namespace: tenant.to_owned(),
+        ..cluster.key.clone()
+    };
     Ok(call.hub.store.get(&own).await.map_err(store_failed)?.is_some())
 }
 
@@ -112,7 +129,9 @@ fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {
     let mut heard = json!({"metadata": {"uid": cluster.uid}, "status": {}});
     call.hub.replica.merge_last_heard(&mut heard);
     let conditions = cluster.object["status"]["conditions"].as_array().into_iter().flatten();
-    let ready = conditions.filter(|condition| condition["type"] == "Ready").find_map(|ready| ready["status"].as_str());
+    let ready = conditions
+        .filter(|condition| condition["type"] == "Ready")
+        .find_map(|ready| ready["status"].as_str());
     let status = GrantedClusterStatus {
         ready: ready.unwrap_or("Unknown").to_owned(),
         connected: heard["status"]["connected"] == true,

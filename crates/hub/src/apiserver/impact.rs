@@ -36,9 +36,10 @@ pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let measured = measure_impact::measure(&call.hub.replica, &name, (&repository.uid, &parsed.spec), &named).await;
     let impact = measured.map_err(|error| match error {
         ImpactError::Store(error) => store_failed(error),
-        ImpactError::Source(failure) if failure.reason == "ReferenceNotFound" => {
-            ApiError { message: failure.message, ..call.not_found(&query.reference) }
-        }
+        ImpactError::Source(failure) if failure.reason == "ReferenceNotFound" => ApiError {
+            message: failure.message,
+            ..call.not_found(&query.reference)
+        },
         ImpactError::Source(failure) if failure.lasting => ApiError::bad_request(failure.message),
         ImpactError::Source(failure) => ApiError::unavailable(failure.message),
         ImpactError::Machine(problem) => ApiError::unavailable(problem),

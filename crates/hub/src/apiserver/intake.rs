@@ -48,7 +48,10 @@ pub fn read_patched(
         ApiError::invalid(&kind.group, &kind.kind, "", vec![cause])
     };
     check_depth(&object, kind)?;
-    let mut body = Body { value: object, duplicates: Vec::new() };
+    let mut body = Body {
+        value: object,
+        duplicates: Vec::new(),
+    };
     check_type(&mut body.value, kind)?;
     let (object, found) = shape(body, kind).map_err(|why| invalid(&why))?;
     let mut all: Vec<String> = complaints.to_vec();
@@ -94,23 +97,37 @@ fn judge(
             let list = complaints.iter().take(64).cloned().collect::<Vec<_>>().join(", ");
             Err(refuse(&format!("strict decoding error: {list}")))
         }
-        FieldValidation::Ignore => Ok(Intake { object, warnings: Vec::new() }),
-        _ => Ok(Intake { object, warnings: complaints }),
+        FieldValidation::Ignore => Ok(Intake {
+            object,
+            warnings: Vec::new(),
+        }),
+        _ => Ok(Intake {
+            object,
+            warnings: complaints,
+        }),
     }
 }
 
 fn cannot_be_handled(kind: &ResourceKind, why: &str) -> ApiError {
     let name = &kind.kind;
-    ApiError::bad_request(format!("{name} in version {:?} cannot be handled as a {name}: {why}", kind.version))
+    ApiError::bad_request(format!(
+        "{name} in version {:?} cannot be handled as a {name}: {why}",
+        kind.version
+    ))
 }
 
 /// apiVersion and kind must be the endpoint's. Built-in kinds may leave them out, as in Kubernetes.
 fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
     let unrecognized = |why: &str| {
-        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", kind.kind))
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {why}",
+            kind.kind
+        ))
     };
     let Some(map) = object.as_object_mut() else {
-        return Err(unrecognized("couldn't get version/kind; json parse error: it is not an object"));
+        return Err(unrecognized(
+            "couldn't get version/kind; json parse error: it is not an object",
+        ));
     };
 
     let expected = kind.api_version();
@@ -124,7 +141,10 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
         }
     }
 
-    let (version, name) = (map["apiVersion"].as_str().unwrap_or_default(), map["kind"].as_str().unwrap_or_default());
+    let (version, name) = (
+        map["apiVersion"].as_str().unwrap_or_default(),
+        map["kind"].as_str().unwrap_or_default(),
+    );
     if version != expected {
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({expected})"
@@ -139,8 +159,14 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
 
 /// Prunes, decodes, fills in defaults; returns the object and complaints in Kubernetes' words.
 fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String> {
-    let Body { value: mut object, duplicates } = body;
-    let mut complaints: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let Body {
+        value: mut object,
+        duplicates,
+    } = body;
+    let mut complaints: Vec<String> = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .collect();
     let mut unknown = Vec::new();
     schema::prune(&mut object, &kind.schema, "", &mut unknown);
     complaints.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
@@ -168,16 +194,35 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
 pub fn read_applied(mut object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
     let failed = |why| ApiError::unknown(format!("failed to convert new object: {why}"));
     if kind.ours {
-        schema::decode(&mut object["metadata"], &kind.schema["properties"]["metadata"], "ObjectMeta")
-            .map_err(failed)?;
+        schema::decode(
+            &mut object["metadata"],
+            &kind.schema["properties"]["metadata"],
+            "ObjectMeta",
+        )
+        .map_err(failed)?;
         schema::default(&mut object, &kind.schema);
         if let Some(status) = object.get_mut("status").filter(|status| status.is_null()) {
             *status = json!({});
         }
     } else {
-        object = shape(Body { value: object, duplicates: Vec::new() }, kind).map_err(failed)?.0;
+        object = shape(
+            Body {
+                value: object,
+                duplicates: Vec::new(),
+            },
+            kind,
+        )
+        .map_err(failed)?
+        .0;
     }
-    Ok(stored(Intake { object, warnings: Vec::new() }, kind, " after mutating admission happens"))
+    Ok(stored(
+        Intake {
+            object,
+            warnings: Vec::new(),
+        },
+        kind,
+        " after mutating admission happens",
+    ))
 }
 
 #[cfg(test)]
@@ -186,7 +231,11 @@ mod tests {
     use crate::kinds::REGISTRY;
 
     fn read_as(plural: &str, body: &str, rule: FieldValidation) -> Result<Intake, String> {
-        let group = if plural == "configmaps" { ("", "v1") } else { ("farwater.dev", "v1alpha1") };
+        let group = if plural == "configmaps" {
+            ("", "v1")
+        } else {
+            ("farwater.dev", "v1alpha1")
+        };
         let kind = REGISTRY.find(group.0, group.1, plural).unwrap();
         read(body.as_bytes(), Encoding::Json, kind, rule).map_err(|e| e.message)
     }
@@ -205,9 +254,17 @@ mod tests {
         );
         let intake = read_as("servicedeployments", SERVICE, FieldValidation::Warn).unwrap();
         assert_eq!(intake.warnings.len(), 4);
-        assert_eq!(intake.object["spec"]["sourceRef"], json!({"kind": "GitRepository", "name": "a"}));
+        assert_eq!(
+            intake.object["spec"]["sourceRef"],
+            json!({"kind": "GitRepository", "name": "a"})
+        );
         assert_eq!(intake.object["spec"]["prune"], true);
-        assert!(read_as("servicedeployments", SERVICE, FieldValidation::Ignore).unwrap().warnings.is_empty());
+        assert!(
+            read_as("servicedeployments", SERVICE, FieldValidation::Ignore)
+                .unwrap()
+                .warnings
+                .is_empty()
+        );
     }
 
     #[test]
@@ -239,6 +296,9 @@ mod tests {
             assert_eq!(read_as(plural, body, FieldValidation::Warn).unwrap_err(), expected);
         }
         assert!(read_as("configmaps", "[]", FieldValidation::Warn).is_err());
-        assert_eq!(read_as("configmaps", "{}", FieldValidation::Warn).unwrap().object["kind"], "ConfigMap");
+        assert_eq!(
+            read_as("configmaps", "{}", FieldValidation::Warn).unwrap().object["kind"],
+            "ConfigMap"
+        );
     }
 }

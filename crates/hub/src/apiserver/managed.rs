@@ -24,14 +24,23 @@ fn name(call: &Call, options: &WriteOptions) -> String {
     if !options.manager.is_empty() {
         return options.manager.clone();
     }
-    let agent = call.headers.get(header::USER_AGENT).map(|agent| String::from_utf8_lossy(agent.as_bytes()));
+    let agent = call
+        .headers
+        .get(header::USER_AGENT)
+        .map(|agent| String::from_utf8_lossy(agent.as_bytes()));
     name_of_agent(agent.as_deref().unwrap_or_default())
 }
 
 /// The part before the first slash.
 fn name_of_agent(agent: &str) -> String {
     let mut name = String::new();
-    for c in agent.split('/').next().unwrap_or_default().chars().filter(|c| is_printable(*c)) {
+    for c in agent
+        .split('/')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| is_printable(*c))
+    {
         if name.len() + c.len_utf8() > MANAGER_LIMIT {
             break;
         }

@@ -24,7 +24,9 @@ pub fn describe_maker(object: &Value) -> Option<String> {
 
 /// Refuses to delete a set whose ManagedNamespace exists and would recreate it.
 pub async fn check_delete(call: &Call, set: &Value) -> Result<(), ApiError> {
-    let (Some(maker), Some(why)) = (maker_of(&set["spec"]), describe_maker(set)) else { return Ok(()) };
+    let (Some(maker), Some(why)) = (maker_of(&set["spec"]), describe_maker(set)) else {
+        return Ok(());
+    };
     let key: Key = farwater_api::ManagedNamespace::key(&Name::new(meta::text(set, "namespace"), maker));
     let found = call.hub.store.get(&key).await.map_err(store_failed)?;
     let is_owner = |uid: &str| {
@@ -46,6 +48,8 @@ pub async fn plan_of(call: &Call, object: &Value) -> Result<(String, ServiceSet)
     let (name, spec): (String, ServiceSetSpec) = plan_set(&call.info.name, &spec);
     let key = ServiceSet::key(&Name::new(&call.info.namespace, &name));
     let found = call.hub.store.get(&key).await.map_err(store_failed)?;
-    let uid = found.filter(|found| maker_of(&found.object["spec"]) == Some(&call.info.name)).map(|found| found.uid);
+    let uid = found
+        .filter(|found| maker_of(&found.object["spec"]) == Some(&call.info.name))
+        .map(|found| found.uid);
     Ok((uid.unwrap_or_default(), ServiceSet::new(&name, spec)))
 }

@@ -24,7 +24,9 @@ pub struct Document {
 /// v3 documents by their path (`api/v1`, `apis/GROUP/VERSION`).
 pub static V3: LazyLock<BTreeMap<String, Document>> = LazyLock::new(|| {
     let groups = REGISTRY.groups().into_iter();
-    groups.map(|(group, version)| (path_of(group, version), document(&v3(&REGISTRY, group, version)))).collect()
+    groups
+        .map(|(group, version)| (path_of(group, version), document(&v3(&REGISTRY, group, version))))
+        .collect()
 });
 
 pub static V2: LazyLock<Document> = LazyLock::new(|| document(&v2::document(&REGISTRY)));
@@ -36,7 +38,11 @@ fn document(value: &Value) -> Document {
 }
 
 fn path_of(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+    if group.is_empty() {
+        format!("api/{version}")
+    } else {
+        format!("apis/{group}/{version}")
+    }
 }
 
 /// `/openapi/v3`: with the hash, clients can cache each document forever.
@@ -44,7 +50,10 @@ pub fn index() -> Value {
     let paths: Map<String, Value> = V3
         .iter()
         .map(|(path, doc)| {
-            (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={}", doc.hash)}))
+            (
+                path.clone(),
+                json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={}", doc.hash)}),
+            )
         })
         .collect();
     json!({"paths": paths})
@@ -77,13 +86,19 @@ fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<St
             let list = gvk_of((&kind.group, &kind.version, &format!("{}List", kind.kind)));
             kinds.insert(kind.list_schema_name(), vec![list]);
         }
-        for (of, name) in kind.subresources.iter().filter_map(|sub| Some((sub.kind?, schema_of(registry, sub.kind?)?)))
+        for (of, name) in kind
+            .subresources
+            .iter()
+            .filter_map(|sub| Some((sub.kind?, schema_of(registry, sub.kind?)?)))
         {
             kinds.insert(name.to_owned(), vec![gvk_of(of)]);
         }
     }
     kinds.insert(STATUS.to_owned(), vec![gvk_of(("", "v1", "Status"))]);
-    let built_in = registry.groups().into_iter().filter(|group| *group == CORE || groups.contains(group));
+    let built_in = registry
+        .groups()
+        .into_iter()
+        .filter(|group| *group == CORE || groups.contains(group));
     let built_in = built_in.filter(|(group, version)| registry.in_group(group, version).any(|kind| !kind.ours));
     let options = built_in.map(|(group, version)| gvk_of((group, version, "DeleteOptions")));
     kinds.insert(DELETE_OPTIONS.to_owned(), options.collect());
@@ -94,9 +109,12 @@ fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<St
 fn contents(registry: &Registry, groups: &[(&str, &str)]) -> (Map<String, Value>, BTreeMap<String, Value>) {
     let (mut all, mut schemas) = (Map::new(), BTreeMap::new());
     for (group, version) in groups {
-        registry.in_group(group, version).for_each(|kind| paths(registry, kind, &mut all));
+        registry
+            .in_group(group, version)
+            .for_each(|kind| paths(registry, kind, &mut all));
     }
-    all.values().for_each(|path| referenced(path, &registry.definitions, &mut schemas));
+    all.values()
+        .for_each(|path| referenced(path, &registry.definitions, &mut schemas));
     for (name, kinds) in kinds_of_schemas(registry, groups) {
         if let Some(schema) = schemas.get_mut(&name) {
             schema["x-kubernetes-group-version-kind"] = kinds.into();
@@ -116,7 +134,10 @@ fn token_security() -> Value {
 
 fn v3(registry: &Registry, group: &str, version: &str) -> Value {
     let (paths, schemas) = contents(registry, &[(group, version)]);
-    let schemas: Map<String, Value> = schemas.iter().map(|(name, schema)| (name.clone(), published(schema))).collect();
+    let schemas: Map<String, Value> = schemas
+        .iter()
+        .map(|(name, schema)| (name.clone(), published(schema)))
+        .collect();
     let mut document = json!({
         "openapi": "3.0.0",
         "info": information(),
@@ -139,7 +160,9 @@ mod tests {
         for kind in REGISTRY.kinds.iter().filter(|k| k.stored) {
             let doc = v3(&REGISTRY, &kind.group, &kind.version);
             let patches = doc["paths"].as_object().unwrap().values().map(|p| &p["patch"]);
-            let own: Vec<_> = patches.filter(|p| p["x-kubernetes-group-version-kind"] == gvk(kind)).collect();
+            let own: Vec<_> = patches
+                .filter(|p| p["x-kubernetes-group-version-kind"] == gvk(kind))
+                .collect();
             assert!(!own.is_empty(), "{}", kind.kind);
             for name in ["fieldValidation", "dryRun"] {
                 let has = |p: &&Value| p["parameters"].as_array().unwrap().iter().any(|q| q["name"] == name);
@@ -158,7 +181,10 @@ mod tests {
             match value {
                 Value::Object(map) => {
                     if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
-                        assert!(known.contains_key(reference.strip_prefix(prefix).unwrap()), "{reference}");
+                        assert!(
+                            known.contains_key(reference.strip_prefix(prefix).unwrap()),
+                            "{reference}"
+                        );
                     }
                     map.values().for_each(|v| check(v, prefix, known));
                 }
@@ -168,7 +194,11 @@ mod tests {
         }
         for (path, doc) in V3.iter() {
             let value: Value = serde_json::from_slice(&doc.body).unwrap();
-            check(&value, "#/components/schemas/", value["components"]["schemas"].as_object().unwrap());
+            check(
+                &value,
+                "#/components/schemas/",
+                value["components"]["schemas"].as_object().unwrap(),
+            );
             let link = index()["paths"][path]["serverRelativeURL"].as_str().unwrap().to_owned();
             assert_eq!(link, format!("/openapi/v3/{path}?hash={}", doc.hash));
         }

@@ -66,8 +66,9 @@ fn check_manager(manager: &str, errors: &mut Vec<FieldError>) {
 impl WriteOptions {
     /// `kind` is `CreateOptions`, `UpdateOptions` or `PatchOptions`.
     pub fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
-        let force =
-            query.get("force").map(|_| FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        let force = query
+            .get("force")
+            .map(|_| FieldError::forbidden("force", "may not be specified for non-apply patch"));
         Self::check(query, kind, force.into_iter().collect())
     }
 
@@ -98,7 +99,12 @@ impl WriteOptions {
         if !errors.is_empty() {
             return Err(ApiError::invalid_options(kind, errors));
         }
-        Ok(Self { dry_run, validation, manager, force: query.flag("force") })
+        Ok(Self {
+            dry_run,
+            validation,
+            manager,
+            force: query.flag("force"),
+        })
     }
 }
 
@@ -134,7 +140,12 @@ pub struct Continue {
 
 impl Continue {
     pub fn new(version: u64, (namespace, name): (String, String)) -> Self {
-        Self { v: 1, rv: version, ns: namespace, name }
+        Self {
+            v: 1,
+            rv: version,
+            ns: namespace,
+            name,
+        }
     }
 
     pub fn version(&self) -> u64 {
@@ -173,7 +184,10 @@ pub fn version(query: &Query) -> Result<Option<u64>, ApiError> {
 impl ListOptions {
     pub fn parse(query: &Query, kind: &ResourceKind, watch: bool) -> Result<Self, ApiError> {
         if query.get("shardSelector").is_some() {
-            return Err(ApiError::unsupported_parameter("shardSelector", "lists and watches aren't sharded"));
+            return Err(ApiError::unsupported_parameter(
+                "shardSelector",
+                "lists and watches aren't sharded",
+            ));
         }
         let after = match query.get("continue") {
             None | Some("") => None,
@@ -184,13 +198,19 @@ impl ListOptions {
         let options = Self {
             filter: Filter::parse(query.get("labelSelector"), query.get("fieldSelector"), kind.fields)?,
             // A negative limit means no limit, as in Kubernetes.
-            limit: query.integer("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            limit: query
+                .integer("limit")?
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(0),
             after,
             version: version(query)?,
             version_match: version_match(query),
             bookmarks: query.flag("allowWatchBookmarks"),
             send_initial: query.flag("sendInitialEvents"),
-            timeout_seconds: query.integer("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
+            timeout_seconds: query
+                .integer("timeoutSeconds")?
+                .and_then(|n| u64::try_from(n).ok())
+                .filter(|n| *n > 0),
         };
         options.check(query, watch)?;
         Ok(options)
@@ -201,7 +221,11 @@ impl ListOptions {
         const MATCH: &str = "resourceVersionMatch";
         let given = |name: &str| query.get(name).filter(|value| !value.is_empty());
         let (matched, initial) = (given(MATCH), query.get("sendInitialEvents").is_some());
-        let known: &[&str] = if watch { &["NotOlderThan"] } else { &["Exact", "NotOlderThan", ""] };
+        let known: &[&str] = if watch {
+            &["NotOlderThan"]
+        } else {
+            &["Exact", "NotOlderThan", ""]
+        };
         let older = matched == Some("NotOlderThan");
         let unknown = matched.is_some_and(|matched| !known.contains(&matched));
 
@@ -222,7 +246,11 @@ impl ListOptions {
         let exact_at_zero = matched == Some("Exact") && self.version == Some(0);
         forbid(watch && initial && !older, MATCH, needs_match);
         forbid(watch && matched.is_some() && !initial, MATCH, without_initial);
-        forbid(!watch && matched.is_some() && self.version.is_none(), MATCH, without_version);
+        forbid(
+            !watch && matched.is_some() && self.version.is_none(),
+            MATCH,
+            without_version,
+        );
         forbid(matched.is_some() && self.after.is_some(), MATCH, with_continue);
         forbid(!watch && exact_at_zero, MATCH, exact_zero);
         forbid(!watch && initial, "sendInitialEvents", of_list);
@@ -235,7 +263,9 @@ impl ListOptions {
         }
 
         if !watch && self.after.is_some() && self.version.is_some_and(|v| v != 0) {
-            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         Ok(())
     }
@@ -268,11 +298,17 @@ impl DeleteOptions {
         } else {
             let mut value = body::decode(body, encoding).map_err(ApiError::bad_request)?.value;
             if !value.is_object() {
-                return Err(ApiError::bad_request("couldn't get version/kind; json parse error: it is not an object"));
+                return Err(ApiError::bad_request(
+                    "couldn't get version/kind; json parse error: it is not an object",
+                ));
             }
-            let kind = value["kind"].as_str().filter(|kind| !matches!(*kind, "" | "DeleteOptions"));
+            let kind = value["kind"]
+                .as_str()
+                .filter(|kind| !matches!(*kind, "" | "DeleteOptions"));
             if kind.is_some() {
-                return Err(ApiError::bad_request("decoded object cannot be converted to DeleteOptions"));
+                return Err(ApiError::bad_request(
+                    "decoded object cannot be converted to DeleteOptions",
+                ));
             }
             schema::prune(&mut value, &SCHEMA, "", &mut Vec::new());
             schema::decode(&mut value, &SCHEMA, "DeleteOptions").map_err(ApiError::bad_request)?;
@@ -295,10 +331,18 @@ impl DeleteOptions {
         let known = policy.map(Propagation::parse);
         if known == Some(None) {
             let supported = ["Foreground", "Background", "Orphan", "nil"];
-            causes.push(FieldError::not_supported("propagationPolicy", &json!(policy), &supported));
+            causes.push(FieldError::not_supported(
+                "propagationPolicy",
+                &json!(policy),
+                &supported,
+            ));
         }
 
-        let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
+        let dry_runs = value["dryRun"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|v| v.as_str().unwrap_or("?"));
         let dry_run = check_dry_run(dry_runs).unwrap_or_else(|cause| {
             causes.push(cause);
             true
@@ -308,12 +352,23 @@ impl DeleteOptions {
             return Err(ApiError::invalid_options(KIND, causes));
         }
         if value[UNSAFE] == json!(true) {
-            return Err(ApiError::unsupported_parameter(UNSAFE, "objects that can't be read are not deleted"));
+            return Err(ApiError::unsupported_parameter(
+                UNSAFE,
+                "objects that can't be read are not deleted",
+            ));
         }
 
         let text = |field: &str| value["preconditions"][field].as_str().map(str::to_owned);
-        let cascade = Cascade { policy: known.flatten(), orphan_dependents };
-        Ok(Self { dry_run, uid: text("uid"), version: text("resourceVersion"), cascade })
+        let cascade = Cascade {
+            policy: known.flatten(),
+            orphan_dependents,
+        };
+        Ok(Self {
+            dry_run,
+            uid: text("uid"),
+            version: text("resourceVersion"),
+            cascade,
+        })
     }
 }
 
@@ -362,7 +417,13 @@ mod tests {
         for text in ["limit=x", "resourceVersion=x", "continue=abc", "shardSelector=a"] {
             assert_eq!(list(text, false).unwrap_err().0, 400, "{text}");
         }
-        assert!(list("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0", true).is_ok());
+        assert!(
+            list(
+                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0",
+                true
+            )
+            .is_ok()
+        );
     }
 
     #[test]
@@ -370,7 +431,10 @@ mod tests {
         let token = Continue::new(7, ("ns".into(), "name".into())).token();
         let options = list(&format!("continue={token}&limit=2"), false).unwrap();
         let after = options.after.unwrap();
-        assert_eq!((after.version(), after.key(), options.limit), (7, ("ns".into(), "name".into()), 2));
+        assert_eq!(
+            (after.version(), after.key(), options.limit),
+            (7, ("ns".into(), "name".into()), 2)
+        );
     }
 
     #[test]
@@ -378,14 +442,26 @@ mod tests {
         let parse =
             |q: &str, body: &str| DeleteOptions::parse(&query(q), body.as_bytes(), Encoding::Json).map_err(|e| e.code);
         assert_eq!(parse("dryRun=All", "").map(|o| o.dry_run), Ok(true));
-        assert_eq!(parse("", r#"{"preconditions": {"uid": "x"}}"#).map(|o| o.uid), Ok(Some("x".into())));
-        assert_eq!(parse("", r#"{"propagationPolicy": "Background"}"#).map(|o| o.dry_run), Ok(false));
+        assert_eq!(
+            parse("", r#"{"preconditions": {"uid": "x"}}"#).map(|o| o.uid),
+            Ok(Some("x".into()))
+        );
+        assert_eq!(
+            parse("", r#"{"propagationPolicy": "Background"}"#).map(|o| o.dry_run),
+            Ok(false)
+        );
         assert_eq!(parse("", r#"{"propagationPolicy": "Foo"}"#).err(), Some(422));
         let foreground = Some(Propagation::Foreground.into());
-        assert_eq!(parse("propagationPolicy=Foreground", "").map(|o| o.cascade).ok(), foreground);
+        assert_eq!(
+            parse("propagationPolicy=Foreground", "").map(|o| o.cascade).ok(),
+            foreground
+        );
         assert_eq!(parse("", r#"{"propagationPolicy": 5}"#), Err(400));
         assert_eq!(parse("", r#"{"kind": "Status"}"#), Err(400));
-        assert_eq!(parse("", r#"{"propagationPolicy": "Orphan", "orphanDependents": true}"#), Err(422));
+        assert_eq!(
+            parse("", r#"{"propagationPolicy": "Orphan", "orphanDependents": true}"#),
+            Err(422)
+        );
         assert_eq!(parse("dryRun=x", ""), Err(422));
         assert_eq!(parse("", "[]"), Err(400));
     }

@@ -45,12 +45,21 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
             let name = Name::new(&service.key.namespace, &service.key.name);
             let mut cache = InputCache::default();
-            let loaded = load(&call.hub.replica, &service.uid, &name, &typed.spec, &cluster, &mut cache)
-                .await
-                .map_err(store_failed)?;
+            let loaded = load(
+                &call.hub.replica,
+                &service.uid,
+                &name,
+                &typed.spec,
+                &cluster,
+                &mut cache,
+            )
+            .await
+            .map_err(store_failed)?;
             let mut answer = tell(call, &cluster, loaded.0).await?;
             let assigned = row.as_ref().and_then(|row| row.assigned.as_deref());
-            let assigned = assigned.map(|text| read_json::<Candidate>(&service.uid, text)).transpose();
+            let assigned = assigned
+                .map(|text| read_json::<Candidate>(&service.uid, text))
+                .transpose();
             if let Some(assigned) = assigned.map_err(store_failed)? {
                 tell_promoted(&mut answer, &typed.spec.source_ref.name, &assigned.configuration);
             }
@@ -75,8 +84,12 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
 
 async fn find_cluster(call: &Call, row: Option<&Assignment>) -> Result<Option<ClusterFacts>, ApiError> {
     let replica = &call.hub.replica;
-    let Some(state) = row.and_then(|row| replica.memory.clusters.get(&row.cluster_uid)) else { return Ok(None) };
-    ClusterFacts::load(replica, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
+    let Some(state) = row.and_then(|row| replica.memory.clusters.get(&row.cluster_uid)) else {
+        return Ok(None);
+    };
+    ClusterFacts::load(replica, &Name::new(&state.namespace, &state.name))
+        .await
+        .map_err(store_failed)
 }
 
 /// Replaces stated texts by promoted ones. They belong to the service's assignment, which the sender may read.
@@ -91,9 +104,17 @@ fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeM
         };
         let known = answer.values.iter().position(|value| value.name == name);
         let known = known.map(|at| answer.values.remove(at));
-        let instead_of = known.into_iter().flat_map(|known| std::iter::once(known.origin).chain(known.instead_of));
+        let instead_of = known
+            .into_iter()
+            .flat_map(|known| std::iter::once(known.origin).chain(known.instead_of));
         let instead_of = instead_of.collect();
-        let value = ParameterValue { name, origin, value: Some(text.clone().into()), secret: false, instead_of };
+        let value = ParameterValue {
+            name,
+            origin,
+            value: Some(text.clone().into()),
+            secret: false,
+            instead_of,
+        };
         let at = answer.values.partition_point(|other| other.name < value.name);
         answer.values.insert(at, value);
     }
@@ -101,7 +122,12 @@ fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeM
 
 /// Removes the values that the sender may not read.
 async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Result<ParametersAnswer, ApiError> {
-    let Resolution { bytes, mut values, problems, .. } = resolution;
+    let Resolution {
+        bytes,
+        mut values,
+        problems,
+        ..
+    } = resolution;
     let mut readable: BTreeMap<(NamedKind, String), bool> = BTreeMap::new();
     for value in values.iter_mut().filter(|value| value.value.is_some()) {
         let Origin { kind, name, .. } = &value.origin;
@@ -124,5 +150,9 @@ async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Re
             value.value = None;
         }
     }
-    Ok(ParametersAnswer { problems: problems.iter().map(ToString::to_string).collect(), bytes, values })
+    Ok(ParametersAnswer {
+        problems: problems.iter().map(ToString::to_string).collect(),
+        bytes,
+        values,
+    })
 }

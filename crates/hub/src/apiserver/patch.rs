@@ -59,7 +59,9 @@ impl Patch {
         let wrong = |what: &str| ApiError::bad_request(format!("error decoding patch: {what}"));
         match kind {
             PatchType::Json => {
-                let list = body.as_array().ok_or_else(|| wrong("a JSON patch is a list of operations"))?;
+                let list = body
+                    .as_array()
+                    .ok_or_else(|| wrong("a JSON patch is a list of operations"))?;
                 if list.len() > OPERATIONS_LIMIT {
                     let message = format!(
                         "The allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}, got {}",
@@ -67,7 +69,9 @@ impl Patch {
                     );
                     return Err(ApiError::new(413, "RequestEntityTooLarge", message));
                 }
-                serde_json::from_value(body).map(Self::Json).map_err(|e| wrong(&e.to_string()))
+                serde_json::from_value(body)
+                    .map(Self::Json)
+                    .map_err(|e| wrong(&e.to_string()))
             }
             PatchType::Merge if body.is_object() => Ok(Self::Merge(body)),
             PatchType::Strategic if body.is_object() => Ok(Self::Strategic(body)),
@@ -86,7 +90,9 @@ impl Patch {
             }
         }
         if !patched.is_object() {
-            return Err(ApiError::bad_request("the patch leaves something that is not an object"));
+            return Err(ApiError::bad_request(
+                "the patch leaves something that is not an object",
+            ));
         }
         Ok(patched)
     }
@@ -122,7 +128,10 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             _ => None,
         };
         for pointer in from.into_iter().map(|from| from.as_ptr()).chain([operation.path()]) {
-            let list = pointer.parent().and_then(|parent| parent.resolve(object).ok()).and_then(Value::as_array);
+            let list = pointer
+                .parent()
+                .and_then(|parent| parent.resolve(object).ok())
+                .and_then(Value::as_array);
             budget.spend(list.map_or(0, Vec::len)).ok_or_else(too_much)?;
         }
 
@@ -168,7 +177,10 @@ mod tests {
     #[test]
     fn json_patches_are_all_or_nothing() {
         let patch = json!([{"op": "test", "path": "/a/b", "value": 1}, {"op": "add", "path": "/list/-", "value": 3}]);
-        assert_eq!(apply(PatchType::Json, patch), Ok(json!({"a": {"b": 1}, "list": [1, 2, 3]})));
+        assert_eq!(
+            apply(PatchType::Json, patch),
+            Ok(json!({"a": {"b": 1}, "list": [1, 2, 3]}))
+        );
         for failing in [
             json!([{"op": "test", "path": "/a/b", "value": 2}]),
             json!([{"op": "remove", "path": "/none"}]),
@@ -177,7 +189,13 @@ mod tests {
             assert_eq!(apply(PatchType::Json, failing.clone()).unwrap_err().0, 422, "{failing}");
         }
         assert_eq!(apply(PatchType::Json, json!({})).unwrap_err().0, 400);
-        assert_eq!(apply(PatchType::Json, json!([{"op": "remove", "path": ""}])).unwrap_err().0 / 100, 4);
+        assert_eq!(
+            apply(PatchType::Json, json!([{"op": "remove", "path": ""}]))
+                .unwrap_err()
+                .0
+                / 100,
+            4
+        );
     }
 
     #[test]
@@ -202,7 +220,10 @@ mod tests {
         }
         let (code, message) = apply(PatchType::Json, json!(operations)).unwrap_err();
         assert_eq!(code, 422);
-        assert!(message.contains("operation 1") && message.contains("nested more than"), "{message}");
+        assert!(
+            message.contains("operation 1") && message.contains("nested more than"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -222,8 +243,14 @@ mod tests {
 
     #[test]
     fn patches_are_refused_where_they_have_no_meaning() {
-        assert_eq!(PatchType::of("application/apply-patch+cbor", false).unwrap_err().code, 415);
+        assert_eq!(
+            PatchType::of("application/apply-patch+cbor", false).unwrap_err().code,
+            415
+        );
         assert_eq!(PatchType::of(PatchType::STRATEGIC, true).unwrap_err().code, 415);
-        assert_eq!(PatchType::of(PatchType::STRATEGIC, false).unwrap(), PatchType::Strategic);
+        assert_eq!(
+            PatchType::of(PatchType::STRATEGIC, false).unwrap(),
+            PatchType::Strategic
+        );
     }
 }

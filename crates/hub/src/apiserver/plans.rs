@@ -23,19 +23,24 @@ use crate::{
 /// `create`
 pub async fn ask(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
-        return Err(ApiError::unsupported_parameter("dryRun", "a plan changes nothing as it is"));
+        return Err(ApiError::unsupported_parameter(
+            "dryRun",
+            "a plan changes nothing as it is",
+        ));
     }
     let query: PlanQuery = read_spec(call, bytes, PLAN_KIND)?.unwrap_or_default();
     let service = call.load(&call.info.name).await?;
-    let id = propose_plans::propose(&call.hub.replica, &service, query).await.map_err(|error| match error {
-        ProposeError::Store(error) => store_failed(error),
-        ProposeError::Ask(AskError::Random) => ApiError::internal(error),
-        ProposeError::Ask(error) => ApiError::new(429, "TooManyRequests", error.to_string()),
-        ProposeError::Invalid(problem) => ApiError::bad_request(problem),
-        ProposeError::NotYet(problem) => {
-            ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &problem)
-        }
-    })?;
+    let id = propose_plans::propose(&call.hub.replica, &service, query)
+        .await
+        .map_err(|error| match error {
+            ProposeError::Store(error) => store_failed(error),
+            ProposeError::Ask(AskError::Random) => ApiError::internal(error),
+            ProposeError::Ask(error) => ApiError::new(429, "TooManyRequests", error.to_string()),
+            ProposeError::Invalid(problem) => ApiError::bad_request(problem),
+            ProposeError::NotYet(problem) => {
+                ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &problem)
+            }
+        })?;
     let answer = plans::look(&call.hub.replica, &id, &service.uid);
     let answer = answer.unwrap_or_else(|| begun(id));
     show(201, &service, &answer)

@@ -18,7 +18,10 @@ use crate::{
 
 pub async fn approve(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
-        return Err(ApiError::unsupported_parameter("dryRun", "a word is either given or not"));
+        return Err(ApiError::unsupported_parameter(
+            "dryRun",
+            "a word is either given or not",
+        ));
     }
     let request: Option<ApprovalRequest> = read_spec(call, bytes, APPROVAL_KIND)?;
     let request =

@@ -22,11 +22,15 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// The object in the envelope, with its apiVersion and kind.
 pub fn decode(bytes: &[u8]) -> Result<Value, String> {
-    let envelope =
-        bytes.strip_prefix(MAGIC).ok_or("the body is not Kubernetes' protobuf: it doesn't begin with k8s\\0")?;
+    let envelope = bytes
+        .strip_prefix(MAGIC)
+        .ok_or("the body is not Kubernetes' protobuf: it doesn't begin with k8s\\0")?;
     let unknown = Unknown::decode(envelope).map_err(|e| format!("protobuf parse error: {e}"))?;
     let type_meta = unknown.type_meta.unwrap_or_default();
-    let (version, kind) = (type_meta.api_version.unwrap_or_default(), type_meta.kind.unwrap_or_default());
+    let (version, kind) = (
+        type_meta.api_version.unwrap_or_default(),
+        type_meta.kind.unwrap_or_default(),
+    );
     if unknown.content_encoding.is_some_and(|e| !e.is_empty()) {
         return Err("encoded protobuf envelopes are not supported".into());
     }
@@ -65,7 +69,9 @@ fn decode_kind(version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
             message(raw).map(|r: authn::SelfSubjectReview| with_metadata(r.metadata).done())
         }
         ("authentication.k8s.io/v1", "TokenRequest") => message(raw).map(token_request),
-        _ => Err(format!("no protobuf form of {kind:?} in {version:?} is known here; send JSON")),
+        _ => Err(format!(
+            "no protobuf form of {kind:?} in {version:?} is known here; send JSON"
+        )),
     }
 }
 
@@ -194,9 +200,12 @@ fn owner_reference(o: meta::OwnerReference) -> Value {
 }
 
 fn delete_options(o: meta::DeleteOptions) -> Value {
-    let preconditions = o
-        .preconditions
-        .map(|p| Fields::default().text("uid", p.uid).text("resourceVersion", p.resource_version).done());
+    let preconditions = o.preconditions.map(|p| {
+        Fields::default()
+            .text("uid", p.uid)
+            .text("resourceVersion", p.resource_version)
+            .done()
+    });
     Fields::default()
         .number("gracePeriodSeconds", o.grace_period_seconds)
         .put("preconditions", preconditions)
@@ -228,7 +237,9 @@ fn secret(s: core::Secret) -> Value {
 }
 
 fn namespace(n: core::Namespace) -> Value {
-    let spec = n.spec.map(|s| Fields::default().texts("finalizers", s.finalizers).done());
+    let spec = n
+        .spec
+        .map(|s| Fields::default().texts("finalizers", s.finalizers).done());
     let status = n.status.map(|s| {
         Fields::default()
             .text("phase", s.phase)
@@ -249,7 +260,9 @@ fn namespace(n: core::Namespace) -> Value {
 fn service_account(s: core::ServiceAccount) -> Value {
     with_metadata(s.metadata)
         .list("secrets", s.secrets, object_reference)
-        .list("imagePullSecrets", s.image_pull_secrets, |r| Fields::default().text("name", r.name).done())
+        .list("imagePullSecrets", s.image_pull_secrets, |r| {
+            Fields::default().text("name", r.name).done()
+        })
         .flag("automountServiceAccountToken", s.automount_service_account_token)
         .done()
 }
@@ -267,11 +280,17 @@ fn object_reference(r: core::ObjectReference) -> Value {
 }
 
 fn event_source(s: core::EventSource) -> Value {
-    Fields::default().text("component", s.component).text("host", s.host).done()
+    Fields::default()
+        .text("component", s.component)
+        .text("host", s.host)
+        .done()
 }
 
 fn event_series(count: Option<i32>, last: Option<meta::MicroTime>) -> Value {
-    Fields::default().count("count", count.map(i64::from)).micro_time("lastObservedTime", last).done()
+    Fields::default()
+        .count("count", count.map(i64::from))
+        .micro_time("lastObservedTime", last)
+        .done()
 }
 
 fn new_event(e: events::Event) -> Value {
@@ -347,21 +366,35 @@ fn label_selector(s: meta::LabelSelector) -> Value {
     Fields::default()
         .map("matchLabels", s.match_labels, Value::from)
         .list("matchExpressions", s.match_expressions, |e| {
-            Fields::default().text("key", e.key).text("operator", e.operator).texts("values", e.values).done()
+            Fields::default()
+                .text("key", e.key)
+                .text("operator", e.operator)
+                .texts("values", e.values)
+                .done()
         })
         .done()
 }
 
 fn cluster_role(r: rbac::ClusterRole) -> Value {
-    let aggregation = r
-        .aggregation_rule
-        .map(|a| Fields::default().list("clusterRoleSelectors", a.cluster_role_selectors, label_selector).done());
-    with_metadata(r.metadata).list("rules", r.rules, policy_rule).put("aggregationRule", aggregation).done()
+    let aggregation = r.aggregation_rule.map(|a| {
+        Fields::default()
+            .list("clusterRoleSelectors", a.cluster_role_selectors, label_selector)
+            .done()
+    });
+    with_metadata(r.metadata)
+        .list("rules", r.rules, policy_rule)
+        .put("aggregationRule", aggregation)
+        .done()
 }
 
 fn binding(metadata: Option<meta::ObjectMeta>, subjects: Vec<rbac::Subject>, role: Option<rbac::RoleRef>) -> Value {
-    let role =
-        role.map(|r| Fields::default().text("apiGroup", r.api_group).text("kind", r.kind).text("name", r.name).done());
+    let role = role.map(|r| {
+        Fields::default()
+            .text("apiGroup", r.api_group)
+            .text("kind", r.kind)
+            .text("name", r.name)
+            .done()
+    });
     with_metadata(metadata)
         .list("subjects", subjects, |s| {
             Fields::default()
@@ -392,7 +425,10 @@ fn access_review(r: authz::SelfSubjectAccessReview) -> Value {
         });
         let path = s.non_resource_attributes;
         let path = path.map(|a| Fields::default().text("path", a.path).text("verb", a.verb).done());
-        Fields::default().put("resourceAttributes", resource).put("nonResourceAttributes", path).done()
+        Fields::default()
+            .put("resourceAttributes", resource)
+            .put("nonResourceAttributes", path)
+            .done()
     });
     with_metadata(r.metadata).put("spec", spec).done()
 }
@@ -428,9 +464,16 @@ mod tests {
     use super::*;
 
     fn envelope(version: &str, kind: &str, message: &impl Message) -> Vec<u8> {
-        let type_meta = TypeMeta { api_version: Some(version.into()), kind: Some(kind.into()) };
+        let type_meta = TypeMeta {
+            api_version: Some(version.into()),
+            kind: Some(kind.into()),
+        };
         let raw = Some(message.encode_to_vec());
-        let unknown = Unknown { type_meta: Some(type_meta), raw, ..Unknown::default() };
+        let unknown = Unknown {
+            type_meta: Some(type_meta),
+            raw,
+            ..Unknown::default()
+        };
         [MAGIC, &unknown.encode_to_vec()].concat()
     }
 
@@ -439,7 +482,10 @@ mod tests {
         let metadata = meta::ObjectMeta {
             name: Some("a".into()),
             namespace: Some(String::new()),
-            creation_timestamp: Some(meta::Time { seconds: Some(0), nanos: Some(0) }),
+            creation_timestamp: Some(meta::Time {
+                seconds: Some(0),
+                nanos: Some(0),
+            }),
             ..meta::ObjectMeta::default()
         };
         let map = core::ConfigMap {
@@ -462,16 +508,27 @@ mod tests {
             operation: Some("Update".into()),
             api_version: Some("v1".into()),
             fields_type: Some("FieldsV1".into()),
-            fields_v1: Some(meta::FieldsV1 { raw: Some(raw.to_vec()) }),
+            fields_v1: Some(meta::FieldsV1 {
+                raw: Some(raw.to_vec()),
+            }),
             ..meta::ManagedFieldsEntry::default()
         };
         let managed_fields = vec![entry(br#"{"f:data":{}}"#), entry(b"{")];
-        let metadata = meta::ObjectMeta { managed_fields, ..meta::ObjectMeta::default() };
-        let map = core::ConfigMap { metadata: Some(metadata), ..core::ConfigMap::default() };
+        let metadata = meta::ObjectMeta {
+            managed_fields,
+            ..meta::ObjectMeta::default()
+        };
+        let map = core::ConfigMap {
+            metadata: Some(metadata),
+            ..core::ConfigMap::default()
+        };
         let decoded = decode(&envelope("v1", "ConfigMap", &map)).unwrap();
         let entries = &decoded["metadata"]["managedFields"];
         assert_eq!(entries[0]["fieldsV1"], json!({"f:data": {}}));
-        assert_eq!((&entries[0]["manager"], &entries[1]["fieldsV1"]), (&json!("m"), &json!("not JSON")));
+        assert_eq!(
+            (&entries[0]["manager"], &entries[1]["fieldsV1"]),
+            (&json!("m"), &json!("not JSON"))
+        );
     }
 
     #[test]

@@ -32,7 +32,9 @@ pub async fn get(call: &Call) -> Result<Response, ApiError> {
 
 /// Waits until the state is at least as new as requested.
 async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
-    let Some(version) = version.filter(|v| *v > call.hub.store.position()) else { return Ok(()) };
+    let Some(version) = version.filter(|v| *v > call.hub.store.position()) else {
+        return Ok(());
+    };
     if call.hub.store.wait_for(version, BEHIND).await {
         return Ok(());
     }
@@ -61,7 +63,10 @@ pub struct ListPage {
 
 impl ListPage {
     pub fn answer(self, call: &Call) -> Result<Response, ApiError> {
-        let items = self.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
+        let items = self
+            .items
+            .iter()
+            .map(|r| admission::decorated(&call.hub, call.kind, &r.object));
         respond::list(call.kind, items, &self.meta, call.form, call.now)
     }
 }
@@ -74,7 +79,10 @@ pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiErr
 
 async fn page_after(call: &Call, options: &ListOptions, after: Option<(String, String)>) -> Result<ListPage, ApiError> {
     let Page { items, version, next } = find(call, &options.filter, after, options.limit).await?;
-    Ok(ListPage { items, meta: list_meta(options, version, next)? })
+    Ok(ListPage {
+        items,
+        meta: list_meta(options, version, next)?,
+    })
 }
 
 /// Where a list continues, once the state is as new as requested.
@@ -84,7 +92,9 @@ async fn begin(call: &Call, options: &ListOptions) -> Result<Option<(String, Str
     // In this namespace, the key would be at an arbitrary position.
     let elsewhere = |(namespace, _): &(String, String)| call.kind.namespaced && *namespace != call.info.namespace;
     if !call.info.namespace.is_empty() && after.as_ref().is_some_and(elsewhere) {
-        return Err(ApiError::bad_request("continue key is not valid: it is of another namespace's list"));
+        return Err(ApiError::bad_request(
+            "continue key is not valid: it is of another namespace's list",
+        ));
     }
     Ok(after)
 }
@@ -129,7 +139,11 @@ pub async fn find_json(
     after: Option<(String, String)>,
     limit: usize,
 ) -> Result<Page<JsonResource>, ApiError> {
-    call.hub.store.list_json(&query(call, filter, after, limit, MAX_PAGE)).await.map_err(store_failed)
+    call.hub
+        .store
+        .list_json(&query(call, filter, after, limit, MAX_PAGE))
+        .await
+        .map_err(store_failed)
 }
 
 /// Up to `limit` objects (0: all) after `after`.
@@ -139,7 +153,11 @@ pub async fn find(
     mut after: Option<(String, String)>,
     limit: usize,
 ) -> Result<Page, ApiError> {
-    let mut found = Page { items: Vec::new(), version: 0, next: None };
+    let mut found = Page {
+        items: Vec::new(),
+        version: 0,
+        next: None,
+    };
     loop {
         let wanted = limit.saturating_sub(found.items.len());
         let at_a_time = match (limit, filter.needs_object()) {
@@ -148,8 +166,12 @@ pub async fn find(
             (_, true) => wanted.max(CHUNK),
         };
 
-        let page =
-            call.hub.store.list(&query(call, filter, after, at_a_time, MAX_PARSED)).await.map_err(store_failed)?;
+        let page = call
+            .hub
+            .store
+            .list(&query(call, filter, after, at_a_time, MAX_PARSED))
+            .await
+            .map_err(store_failed)?;
         if found.version == 0 {
             found.version = page.version;
         }

@@ -37,7 +37,10 @@ pub async fn remove_namespaces(hub: Arc<Hub>) {
         let left = match pass(store).await {
             Ok(left) => left,
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "terminating namespaces can't be looked at");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "terminating namespaces can't be looked at"
+                );
                 true
             }
         };
@@ -55,7 +58,11 @@ pub async fn remove_namespaces(hub: Arc<Hub>) {
 }
 
 fn all(kind: &ResourceKind, namespace: Option<&str>) -> ListQuery {
-    ListQuery { namespace: namespace.map(str::to_owned), limit: PAGE, ..ListQuery::all(kind.store.clone()) }
+    ListQuery {
+        namespace: namespace.map(str::to_owned),
+        limit: PAGE,
+        ..ListQuery::all(kind.store.clone())
+    }
 }
 
 fn namespace_kind() -> Option<&'static ResourceKind> {
@@ -90,7 +97,10 @@ struct Remaining {
 
 impl Remaining {
     fn count(&mut self, kind: &ResourceKind, object: &Value) {
-        *self.objects.entry(format!("{}.{}", kind.plural, kind.group)).or_default() += 1;
+        *self
+            .objects
+            .entry(format!("{}.{}", kind.plural, kind.group))
+            .or_default() += 1;
         for finalizer in meta::finalizers(object) {
             *self.finalizers.entry(finalizer.to_owned()).or_default() += 1;
         }
@@ -125,7 +135,10 @@ async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreErr
     let name = namespace.key.name.clone();
     let mut remaining = Remaining::default();
     for kind in REGISTRY.kinds.iter().filter(|k| k.is_kept() && k.namespaced) {
-        for_each(store, kind, &name, |resource| remove_quietly(store, kind, resource, Timestamp::now())).await?;
+        for_each(store, kind, &name, |resource| {
+            remove_quietly(store, kind, resource, Timestamp::now())
+        })
+        .await?;
         for_each(store, kind, &name, |resource| {
             remaining.count(kind, &resource.object);
             ready(Ok(()))
@@ -134,7 +147,13 @@ async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreErr
     }
     let change = next_step(&namespace, &remaining, Timestamp::now());
     let gone = matches!(change, Change::Delete { .. });
-    match store.write(Write { key: namespace.key.clone(), change }).await {
+    match store
+        .write(Write {
+            key: namespace.key.clone(),
+            change,
+        })
+        .await
+    {
         Ok(_) => Ok(gone),
         Err(WriteError::Missing) => Ok(true),
         Err(WriteError::Conflict { .. } | WriteError::Exists) => Ok(false),
@@ -149,39 +168,66 @@ fn next_step(namespace: &Resource, remaining: &Remaining, now: Timestamp) -> Cha
     let told = explained(&namespace.object, remaining, now);
     let told = manage(kind, "status", Some(&namespace.object), told, now);
     if !remaining.objects.is_empty() {
-        return Change::Replace { uid, version, object: told };
+        return Change::Replace {
+            uid,
+            version,
+            object: told,
+        };
     }
     let mut freed = told.clone();
     meta::retain(&mut freed["spec"], "finalizers", |finalizer| finalizer != "kubernetes");
     match namespace_kind() {
         Some(kind) if !is_held(&freed, kind) => Change::Delete { uid, version },
-        _ => Change::Replace { uid, version, object: manage(kind, "finalize", Some(&told), freed, now) },
+        _ => Change::Replace {
+            uid,
+            version,
+            object: manage(kind, "finalize", Some(&told), freed, now),
+        },
     }
 }
 
 /// Types of conditions, in order, with the reason and message if they don't hold
 /// (`k8s.io/kubernetes/pkg/controller/namespace/deletion/status_condition_utils.go`).
 const CONDITIONS: [(&str, &str, &str); 5] = [
-    ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
-    ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+    (
+        "NamespaceDeletionDiscoveryFailure",
+        "ResourcesDiscovered",
+        "All resources successfully discovered",
+    ),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
     (
         "NamespaceDeletionContentFailure",
         "ContentDeleted",
         "All content successfully deleted, may be waiting on finalization",
     ),
     (CONTENT, "ContentRemoved", "All content successfully removed"),
-    (FINALIZERS, "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+    (
+        FINALIZERS,
+        "ContentHasNoFinalizers",
+        "All content-preserving finalizers finished",
+    ),
 ];
 
 fn listed(counts: &BTreeMap<String, usize>, word: &str) -> String {
-    let lines = counts.iter().map(|(name, count)| format!("{name} {word} {count} resource instances"));
+    let lines = counts
+        .iter()
+        .map(|(name, count)| format!("{name} {word} {count} resource instances"));
     lines.collect::<Vec<_>>().join(", ")
 }
 
 /// The namespace with conditions that say what holds it.
 fn explained(namespace: &Value, remaining: &Remaining, now: Timestamp) -> Value {
     let mut object = namespace.clone();
-    let old = |kind: &str| namespace["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind);
+    let old = |kind: &str| {
+        namespace["status"]["conditions"]
+            .as_array()?
+            .iter()
+            .find(|c| c["type"] == kind)
+    };
     let conditions: Vec<Value> = CONDITIONS
         .into_iter()
         .map(|(kind, reason, message)| {
@@ -202,7 +248,9 @@ fn explained(namespace: &Value, remaining: &Remaining, now: Timestamp) -> Value 
             };
             let status = if holds.is_some() { "True" } else { "False" };
             let (reason, message) = holds.unwrap_or_else(|| (reason, message.to_owned()));
-            let since = old(kind).filter(|c| c["status"] == status).map(|c| c["lastTransitionTime"].clone());
+            let since = old(kind)
+                .filter(|c| c["status"] == status)
+                .map(|c| c["lastTransitionTime"].clone());
             let since = since.unwrap_or_else(|| timestamp(now));
             json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
         })
@@ -224,7 +272,10 @@ mod tests {
         remaining.count(kind, &json!({"metadata": {"finalizers": ["a/b"]}}));
         let first = explained(&namespace, &remaining, Timestamp::UNIX_EPOCH);
         let message = |n: usize| first["status"]["conditions"][n]["message"].clone();
-        assert_eq!(message(3), "Some resources are remaining: configmaps. has 2 resource instances");
+        assert_eq!(
+            message(3),
+            "Some resources are remaining: configmaps. has 2 resource instances"
+        );
         assert_eq!(
             message(4),
             "Some content in the namespace has finalizers remaining: a/b in 2 resource instances, c/d in 1 resource instances"
@@ -232,7 +283,9 @@ mod tests {
         let later = "2026-01-01T00:00:00Z".parse().unwrap();
         assert_eq!(explained(&first, &remaining, later), first);
         let ended = explained(&first, &Remaining::default(), later);
-        let times: Vec<_> = (0..5).map(|n| ended["status"]["conditions"][n]["lastTransitionTime"].clone()).collect();
+        let times: Vec<_> = (0..5)
+            .map(|n| ended["status"]["conditions"][n]["lastTransitionTime"].clone())
+            .collect();
         assert_eq!(times[..3], vec![json!("1970-01-01T00:00:00Z"); 3]);
         assert_eq!(times[3..], vec![json!("2026-01-01T00:00:00Z"); 2]);
     }

@@ -100,8 +100,16 @@ fn verb_of(method: &Method) -> String {
 
 impl RequestInfo {
     pub fn parse(method: &Method, uri: &Uri, query: &Query) -> Result<Self, ApiError> {
-        let mut info = Self { path: uri.path().into(), ..Self::default() };
-        let segments = uri.path().trim_matches('/').split('/').map(decode_segment).collect::<Result<Vec<_>, _>>()?;
+        let mut info = Self {
+            path: uri.path().into(),
+            ..Self::default()
+        };
+        let segments = uri
+            .path()
+            .trim_matches('/')
+            .split('/')
+            .map(decode_segment)
+            .collect::<Result<Vec<_>, _>>()?;
         let mut rest = segments.as_slice();
         let resource_path = match rest {
             [api, version, tail @ ..] if api == "api" && !tail.is_empty() => {
@@ -159,7 +167,10 @@ impl RequestInfo {
         if self.verb == "get" {
             self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
             // A role limited by resourceNames may thus list and watch the one object that it names.
-            if let Some(name) = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name=")) {
+            if let Some(name) = query
+                .get("fieldSelector")
+                .and_then(|s| s.strip_prefix("metadata.name="))
+            {
                 let name = name.strip_prefix('=').unwrap_or(name);
                 if !name.contains([',', '=', '!', '\\']) {
                     self.name = name.to_owned();
@@ -196,8 +207,10 @@ mod tests {
 
     fn check(method: Method, uri: &str, expected: &str) {
         let i = parse(method, uri).unwrap();
-        let got =
-            format!("{} {}/{} {}/{}/{}/{}", i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource);
+        let got = format!(
+            "{} {}/{} {}/{}/{}/{}",
+            i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource
+        );
         assert_eq!(got, expected, "{uri}");
     }
 
@@ -205,22 +218,49 @@ mod tests {
     fn requests_are_parsed_as_kube_apiserver_does() {
         check(Method::GET, "/api/v1/namespaces", "list /v1 /namespaces//");
         check(Method::GET, "/api/v1/namespaces/a", "get /v1 a/namespaces/a/");
-        check(Method::PUT, "/api/v1/namespaces/a/status", "update /v1 a/namespaces/a/status");
+        check(
+            Method::PUT,
+            "/api/v1/namespaces/a/status",
+            "update /v1 a/namespaces/a/status",
+        );
         check(Method::GET, "/api/v1/namespaces/a/secrets", "list /v1 a/secrets//");
-        check(Method::GET, "/api/v1/namespaces/a/secrets?watch=1", "watch /v1 a/secrets//");
+        check(
+            Method::GET,
+            "/api/v1/namespaces/a/secrets?watch=1",
+            "watch /v1 a/secrets//",
+        );
         check(Method::GET, "/api/v1/secrets?watch=false", "list /v1 /secrets//");
-        check(Method::GET, "/api/v1/secrets?fieldSelector=metadata.name%3Dx", "list /v1 /secrets/x/");
-        check(Method::DELETE, "/apis/g.d/v1/namespaces/a/xs", "deletecollection g.d/v1 a/xs//");
-        check(Method::DELETE, "/apis/g.d/v1/namespaces/a/xs/b%3Ac", "delete g.d/v1 a/xs/b:c/");
-        check(Method::POST, "/api/v1/namespaces/a/serviceaccounts/b/token", "create /v1 a/serviceaccounts/b/token");
+        check(
+            Method::GET,
+            "/api/v1/secrets?fieldSelector=metadata.name%3Dx",
+            "list /v1 /secrets/x/",
+        );
+        check(
+            Method::DELETE,
+            "/apis/g.d/v1/namespaces/a/xs",
+            "deletecollection g.d/v1 a/xs//",
+        );
+        check(
+            Method::DELETE,
+            "/apis/g.d/v1/namespaces/a/xs/b%3Ac",
+            "delete g.d/v1 a/xs/b:c/",
+        );
+        check(
+            Method::POST,
+            "/api/v1/namespaces/a/serviceaccounts/b/token",
+            "create /v1 a/serviceaccounts/b/token",
+        );
         check(Method::GET, "/apis/g.d/v1", "get / ///");
     }
 
     #[test]
     fn paths_that_two_parsers_could_read_differently_are_refused() {
-        for path in
-            ["/api/v1/namespaces/a%2Fb/secrets", "/api/v1//secrets", "/api/v1/namespaces/../secrets", "/api/v1/a%zz"]
-        {
+        for path in [
+            "/api/v1/namespaces/a%2Fb/secrets",
+            "/api/v1//secrets",
+            "/api/v1/namespaces/../secrets",
+            "/api/v1/a%zz",
+        ] {
             assert!(parse(Method::GET, path).is_err(), "{path}");
         }
         assert!(parse(Method::GET, "/api/v1/watch/secrets").is_err());
@@ -253,15 +293,27 @@ mod tests {
             "?fieldSelector=metadata.name=mine",
         ];
         let mut served = 0;
-        let paths = prefixes.iter().flat_map(|prefix| ends.iter().map(move |end| (prefix, end)));
+        let paths = prefixes
+            .iter()
+            .flat_map(|prefix| ends.iter().map(move |end| (prefix, end)));
         let asked = paths.flat_map(|path| methods.iter().map(move |method| (path, method)));
-        let all = REGISTRY.kinds.iter().flat_map(|kind| asked.clone().map(move |asked| (kind, asked)));
+        let all = REGISTRY
+            .kinds
+            .iter()
+            .flat_map(|kind| asked.clone().map(move |asked| (kind, asked)));
         for (kind, ((prefix, end), method)) in all {
-            let place =
-                if kind.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}", kind.api_version()) };
+            let place = if kind.group.is_empty() {
+                "/api/v1".to_owned()
+            } else {
+                format!("/apis/{}", kind.api_version())
+            };
             let path = format!("{place}{prefix}/{}{end}", kind.plural);
-            let Ok(info) = parse(method.clone(), &path) else { continue };
-            let Some(kind) = REGISTRY.find(&info.group, &info.version, &info.resource) else { continue };
+            let Ok(info) = parse(method.clone(), &path) else {
+                continue;
+            };
+            let Some(kind) = REGISTRY.find(&info.group, &info.version, &info.resource) else {
+                continue;
+            };
             if !info.reaches(kind.namespaced) {
                 continue;
             }

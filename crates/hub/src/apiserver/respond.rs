@@ -39,7 +39,10 @@ impl Form {
                 continue;
             }
             let parameter = |name: &str| {
-                range.split(';').skip(1).find_map(|p| p.trim().strip_prefix(name)?.trim_start().strip_prefix('='))
+                range
+                    .split(';')
+                    .skip(1)
+                    .find_map(|p| p.trim().strip_prefix(name)?.trim_start().strip_prefix('='))
             };
             let meta_v1 = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
             match parameter("as") {
@@ -62,7 +65,11 @@ impl Form {
             Self::Partials => matches!(verb, "list" | "deletecollection"),
             Self::Plain | Self::Table(_) => true,
         };
-        if fits { Ok(()) } else { Err(ApiError::not_acceptable(OFFERED)) }
+        if fits {
+            Ok(())
+        } else {
+            Err(ApiError::not_acceptable(OFFERED))
+        }
     }
 }
 
@@ -86,7 +93,10 @@ pub fn accept(headers: &HeaderMap) -> String {
 
 /// The content type without parameters, in lower case.
 pub fn content_type(headers: &HeaderMap) -> String {
-    let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let value = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
@@ -106,7 +116,9 @@ pub fn json(code: u16, value: &Value) -> Response {
 pub fn error(error: &ApiError) -> Response {
     let mut response = json(error.code, &error.to_value());
     if let Some(seconds) = error.retry_after() {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     add_warnings(&mut response, &error.warnings);
     response
@@ -132,7 +144,11 @@ pub fn shown(kind: &ResourceKind, object: &Value, form: Form, columns: bool, now
         Form::Partial | Form::Partials => table::partial(object),
         Form::Table(include) => {
             let list_meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            table::table(list_meta, columns.then(|| table::columns(kind)), vec![table::row(kind, object, include, now)])
+            table::table(
+                list_meta,
+                columns.then(|| table::columns(kind)),
+                vec![table::row(kind, object, include, now)],
+            )
         }
     }
 }
@@ -154,7 +170,10 @@ pub fn list<'a>(
 ) -> Result<Response, ApiError> {
     if let Form::Table(include) = form {
         let rows = items.map(|item| table::row(kind, &item, include, now)).collect();
-        return Ok(json(200, &table::table(list_meta.clone(), Some(table::columns(kind)), rows)));
+        return Ok(json(
+            200,
+            &table::table(list_meta.clone(), Some(table::columns(kind)), rows),
+        ));
     }
     let (list_kind, version) = match form {
         Form::Partial | Form::Partials => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
@@ -232,10 +251,22 @@ mod tests {
             ("", Ok(Form::Plain)),
             ("*/*", Ok(Form::Plain)),
             ("application/vnd.kubernetes.protobuf,application/json", Ok(Form::Plain)),
-            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Ok(table)),
-            ("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Ok(Form::Plain)),
-            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Ok(Form::Partial)),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Ok(Form::Partials)),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                Ok(table),
+            ),
+            (
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                Ok(Form::Plain),
+            ),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Ok(Form::Partial),
+            ),
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Ok(Form::Partials),
+            ),
             ("application/json;stream=watch", Ok(Form::Plain)),
             ("text/html", Err(406)),
             ("application/vnd.kubernetes.protobuf", Err(406)),
@@ -248,6 +279,9 @@ mod tests {
     fn warnings_can_not_break_out_of_their_header() {
         let mut response = json(200, &Value::Null);
         add_warnings(&mut response, &["unknown field \"a\\b\"\r\nX: 1".into()]);
-        assert_eq!(response.headers()[header::WARNING], "299 - \"unknown field \\\"a\\\\b\\\"X: 1\"");
+        assert_eq!(
+            response.headers()[header::WARNING],
+            "299 - \"unknown field \\\"a\\\\b\\\"X: 1\""
+        );
     }
 }

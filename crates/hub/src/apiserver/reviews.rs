@@ -51,7 +51,10 @@ fn user_info(call: &Call) -> Value {
 fn asked(spec: &Value) -> Result<Attributes, FieldError> {
     const ONE: &str = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
     let text = |part: &str, field: &str| spec[part][field].as_str().unwrap_or_default().to_owned();
-    match (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object()) {
+    match (
+        spec["resourceAttributes"].is_object(),
+        spec["nonResourceAttributes"].is_object(),
+    ) {
         (true, false) => {
             let text = |field| text("resourceAttributes", field);
             Ok(Attributes {
@@ -70,7 +73,11 @@ fn asked(spec: &Value) -> Result<Attributes, FieldError> {
             Ok(Attributes::non_resource(&text("verb"), &text("path")))
         }
         (both, _) => {
-            let field = if both { "spec.nonResourceAttributes" } else { "spec.resourceAttributes" };
+            let field = if both {
+                "spec.nonResourceAttributes"
+            } else {
+                "spec.resourceAttributes"
+            };
             Err(FieldError::invalid(field, &Value::Null, ONE))
         }
     }
@@ -128,7 +135,10 @@ mod tests {
         );
         let path = json!({"nonResourceAttributes": {"verb": "get", "path": "/metrics"}});
         assert_eq!(asked(&path).map(|a| a.path), Ok("/metrics".into()));
-        assert_eq!(asked(&json!({})).map_err(|e| e.field), Err("spec.resourceAttributes".into()));
+        assert_eq!(
+            asked(&json!({})).map_err(|e| e.field),
+            Err("spec.resourceAttributes".into())
+        );
         let both = json!({"resourceAttributes": {}, "nonResourceAttributes": {}});
         assert!(asked(&both).is_err());
     }
@@ -141,9 +151,19 @@ mod tests {
             api_groups: vec![String::new()],
             ..Rule::default()
         };
-        let path = Rule { verbs: vec!["get".into()], non_resource_urls: vec!["/api".into()], ..Rule::default() };
+        let path = Rule {
+            verbs: vec!["get".into()],
+            non_resource_urls: vec!["/api".into()],
+            ..Rule::default()
+        };
         let status = rules_status(&[rule, path]);
-        assert_eq!(status["resourceRules"], json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}]));
-        assert_eq!(status["nonResourceRules"], json!([{"verbs": ["get"], "nonResourceURLs": ["/api"]}]));
+        assert_eq!(
+            status["resourceRules"],
+            json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}])
+        );
+        assert_eq!(
+            status["nonResourceRules"],
+            json!([{"verbs": ["get"], "nonResourceURLs": ["/api"]}])
+        );
     }
 }

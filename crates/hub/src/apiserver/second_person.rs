@@ -29,11 +29,18 @@ pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     }
     for approved in Approved::ALL {
         let stated = |object: &'_ Value| annotation(object, approved.annotation()).map(str::to_owned);
-        let Some(text) = stated(object).filter(|text| old.and_then(stated).as_ref() != Some(text)) else { continue };
-        let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else { continue };
+        let Some(text) = stated(object).filter(|text| old.and_then(stated).as_ref() != Some(text)) else {
+            continue;
+        };
+        let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else {
+            continue;
+        };
         // A proposal in this same write is not another person's.
         let proposal = old.and_then(|old| proposal(old, approved));
-        let person = Person { name: &admission::author(call), namespace: meta::text(object, "namespace") };
+        let person = Person {
+            name: &admission::author(call),
+            namespace: meta::text(object, "namespace"),
+        };
         let checked = match old.is_some_and(|old| old["spec"] != object["spec"]) {
             true => Err(Lacking::Changed),
             false => approvals::check(&text, person, proposal, Timestamp::now()),
@@ -50,10 +57,17 @@ fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
 async fn asks_for_two(call: &Call, object: &Value, approved: Approved) -> Result<Option<String>, StoreError> {
     let (store, namespace) = (&call.hub.store, meta::text(object, "namespace"));
     let found = store.get(&namespace_key(namespace)).await?;
-    let annotations = found.map(|found| strings(&found.object["metadata"]["annotations"])).unwrap_or_default();
+    let annotations = found
+        .map(|found| strings(&found.object["metadata"]["annotations"]))
+        .unwrap_or_default();
     let labels = cluster_labels(store, namespace, &object["spec"]["clusterRef"]).await?;
     let grants = load_grants(store).await?;
-    Ok(approvals::asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants))
+    Ok(approvals::asks_for_two(
+        approved,
+        (namespace, &annotations),
+        labels.as_ref(),
+        &grants,
+    ))
 }
 
 /// Labels of the administrators' cluster that a service is on. None: each grant counts. This holds for a set, for a
@@ -64,7 +78,9 @@ async fn cluster_labels(
     namespace: &str,
     reference: &Value,
 ) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-    let Some(name) = reference["name"].as_str() else { return Ok(None) };
+    let Some(name) = reference["name"].as_str() else {
+        return Ok(None);
+    };
     let stated = reference["namespace"].as_str();
     if stated.is_some_and(|stated| stated != ADMIN_NAMESPACE) {
         return Ok(None);
@@ -79,7 +95,9 @@ async fn cluster_labels(
 
 fn strings(map: &Value) -> BTreeMap<String, String> {
     let entries = map.as_object().into_iter().flatten();
-    entries.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+    entries
+        .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 fn proposal(object: &Value, approved: Approved) -> Option<Proposal<'_>> {

@@ -110,8 +110,17 @@ fn check_own_tests(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> 
 fn check_sources(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
     let mut places: Vec<RelPath> = Vec::new();
     for (n, stated) in service.all_sources().enumerate() {
-        let field = |name: &str| if n == 0 { name.to_owned() } else { format!("sources[{}].{name}", n - 1) };
-        let invalid = |name: &str, why: String| Inadmissible::Sources { field: field(name), why };
+        let field = |name: &str| {
+            if n == 0 {
+                name.to_owned()
+            } else {
+                format!("sources[{}].{name}", n - 1)
+            }
+        };
+        let invalid = |name: &str, why: String| Inadmissible::Sources {
+            field: field(name),
+            why,
+        };
         if stated.reference.kind == SourceKind::ManagedNamespace {
             let why = "only the hub makes services of it; state a ManagedNamespace";
             return Err(invalid("sourceRef.kind", why.to_owned()));
@@ -120,12 +129,18 @@ fn check_sources(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
         let Some(mount) = stated.mount_path else { continue };
         let place = RelPath::parse_folder(mount).map_err(|error| invalid("mountPath", error.to_string()))?;
         if place.is_root() {
-            return Err(invalid("mountPath", "the root is the service's own source's; name a folder".to_owned()));
+            return Err(invalid(
+                "mountPath",
+                "the root is the service's own source's; name a folder".to_owned(),
+            ));
         }
         RelPath::parse_folder(stated.path).map_err(|error| invalid("path", error.to_string()))?;
         let overlaps = |other: &&RelPath| place.is_within(other) || other.is_within(&place);
         if let Some(other) = places.iter().find(overlaps) {
-            return Err(invalid("mountPath", format!("{place} and {other} overlap; give each a folder of its own")));
+            return Err(invalid(
+                "mountPath",
+                format!("{place} and {other} overlap; give each a folder of its own"),
+            ));
         }
         places.push(place);
     }
@@ -136,7 +151,10 @@ fn check_chart(stated: &StatedSource<'_>) -> Result<(), String> {
     let is_helm = stated.reference.kind == SourceKind::HelmRepository;
     match stated.chart {
         None if is_helm => Err("a HelmRepository holds charts; say which one".to_owned()),
-        Some(_) if !is_helm => Err(format!("a {} holds no charts by name; leave it out", stated.reference.kind)),
+        Some(_) if !is_helm => Err(format!(
+            "a {} holds no charts by name; leave it out",
+            stated.reference.kind
+        )),
         Some(ChartReference { version, .. }) => match version.parse::<Range>() {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -154,14 +172,20 @@ pub async fn check_pin(
     service: &ServiceDeploymentSpec,
     old: Option<&ServiceDeployment>,
 ) -> Result<(), Inadmissible> {
-    let Some(pin) = service.pin.as_ref().filter(|_| old.is_none_or(|old| old.spec.pin != service.pin)) else {
+    let Some(pin) = service
+        .pin
+        .as_ref()
+        .filter(|_| old.is_none_or(|old| old.spec.pin != service.pin))
+    else {
         return Ok(());
     };
 
     let found = versions::load_pinned(&mut *replica.store.tables().await?, uid, &pin.bundle).await?;
     let version = found.map_err(|trouble| Inadmissible::Pin(trouble.to_string()))?;
     if namespace != farwater_api::ADMIN_NAMESPACE {
-        let labels = find_labels(&replica.store, namespace, service).await?.unwrap_or_default();
+        let labels = find_labels(&replica.store, namespace, service)
+            .await?
+            .unwrap_or_default();
         let urls = version.candidate().urls();
         let request = placement::Request {
             namespace,
@@ -176,7 +200,9 @@ pub async fn check_pin(
     let loaded = git::load_bundle(replica, &pin.bundle).await;
     let gone = |why: String| {
         let (bundle, number) = (&pin.bundle, version.told.number);
-        Inadmissible::Pin(format!("{bundle}, version {number} of this service, is gone from this hub: {why}"))
+        Inadmissible::Pin(format!(
+            "{bundle}, version {number} of this service, is gone from this hub: {why}"
+        ))
     };
 
     match loaded {

@@ -48,7 +48,11 @@ pub fn is_set(call: &Call) -> bool {
 
 /// The fields of a service that its set owns; only the set changes them.
 fn fixed(object: &Value) -> Value {
-    json!([template_of(&object["spec"]), object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
+    json!([
+        template_of(&object["spec"]),
+        object["metadata"]["labels"],
+        object["metadata"]["ownerReferences"]
+    ])
 }
 
 /// Refuses changes of what a set or a ManagedNamespace owns, except of the fields that belong to users.
@@ -67,7 +71,11 @@ pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<()
 
 /// The fields of a set that a ManagedNamespace owns.
 fn of_maker(object: &Value) -> Value {
-    json!([object["spec"], object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
+    json!([
+        object["spec"],
+        object["metadata"]["labels"],
+        object["metadata"]["ownerReferences"]
+    ])
 }
 
 /// Refuses to delete what a set or a ManagedNamespace owns.
@@ -92,7 +100,9 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
         return Err(call.forbidden(name, &why));
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let set = owners.filter(|owner| owner["kind"] == "ServiceSet").find_map(|owner| owner["name"].as_str());
+    let set = owners
+        .filter(|owner| owner["kind"] == "ServiceSet")
+        .find_map(|owner| owner["name"].as_str());
     let set = set.unwrap_or("another one");
     let why = format!(
         "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {free} are free"
@@ -102,7 +112,9 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
 
 /// The objects of a set's services that are checked for names, one per variant.
 pub fn variants(object: &Value) -> Vec<Value> {
-    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Vec::new() };
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else {
+        return Vec::new();
+    };
     let variant = |(_, template): (String, farwater_api::service_set::TemplateSpec)| {
         let mut spec = template.0;
         // Another selector sends secrets to other places.
@@ -117,10 +129,14 @@ pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<()
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Ok(()) };
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else {
+        return Ok(());
+    };
     let mut errors = Vec::new();
     for (at, template) in Template::variants(&spec) {
-        let Ok(service) = check_template(&template) else { continue };
+        let Ok(service) = check_template(&template) else {
+            continue;
+        };
         let (field, why) = match check_shape(&service) {
             Ok(()) => continue,
             Err(Inadmissible::Sources { field, why }) => (field, why),
@@ -132,7 +148,12 @@ pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<()
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+    Err(ApiError::invalid(
+        &call.kind.group,
+        &call.kind.kind,
+        meta::text(object, "name"),
+        errors,
+    ))
 }
 
 /// Refuses a set whose services would wait for one another forever.
@@ -140,14 +161,21 @@ pub async fn check_dependencies(call: &Call, object: &Value, old: Option<&Value>
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Ok(()) };
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else {
+        return Ok(());
+    };
     let name = Name::new(&call.info.namespace, meta::text(object, "name"));
     match check_set_dependencies(&call.hub.store, &name, &spec).await {
         Ok(()) => Ok(()),
         Err(Inadmissible::Store(error)) => Err(store_failed(error)),
         Err(error) => {
             let error = FieldError::invalid_unquoted("spec.template.spec.dependsOn".to_owned(), &error.to_string());
-            Err(ApiError::invalid(&call.kind.group, &call.kind.kind, &name.name, vec![error]))
+            Err(ApiError::invalid(
+                &call.kind.group,
+                &call.kind.kind,
+                &name.name,
+                vec![error],
+            ))
         }
     }
 }
@@ -155,7 +183,9 @@ pub async fn check_dependencies(call: &Call, object: &Value, old: Option<&Value>
 /// Refuses a pin to a version that the set never had, or no longer has.
 pub async fn check_pin(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     let pin = |object: &Value| object["spec"]["pin"]["version"].as_u64();
-    let Some(version) = pin(object).filter(|version| old.and_then(pin) != Some(*version)) else { return Ok(()) };
+    let Some(version) = pin(object).filter(|version| old.and_then(pin) != Some(*version)) else {
+        return Ok(());
+    };
     let uid = old.map(|old| meta::text(old, "uid")).unwrap_or_default();
     let mut tables = call.hub.store.tables().await.map_err(store_failed)?;
     let known = set_versions::list(&mut tables, uid).await.map_err(store_failed)?;
@@ -164,7 +194,12 @@ pub async fn check_pin(call: &Call, object: &Value, old: Option<&Value>) -> Resu
     }
     let why = set_versions::describe_missing(version, &known);
     let error = FieldError::invalid_unquoted("spec.pin.version".to_owned(), &why);
-    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), vec![error]))
+    Err(ApiError::invalid(
+        &call.kind.group,
+        &call.kind.kind,
+        meta::text(object, "name"),
+        vec![error],
+    ))
 }
 
 /// `versions`: what the rollouts of a set deployed, newest first.
@@ -198,10 +233,17 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
 
     let (key, replica) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.replica);
     let (members, next) = match call.query.get("service") {
-        Some(service) => {
-            (plan_sets::member(replica, (&key, &set), service).await.map_err(store_failed)?.into_iter().collect(), None)
-        }
-        None => plan_sets::members(replica, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
+        Some(service) => (
+            plan_sets::member(replica, (&key, &set), service)
+                .await
+                .map_err(store_failed)?
+                .into_iter()
+                .collect(),
+            None,
+        ),
+        None => plan_sets::members(replica, (&key, &set), selected, (&after, limit))
+            .await
+            .map_err(store_failed)?,
     };
 
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
@@ -219,7 +261,10 @@ fn find_step(set: &Resource, name: &str) -> Result<u16, ApiError> {
     let spec: ServiceSetSpec = serde_json::from_value(set.object["spec"].clone()).map_err(ApiError::internal)?;
     let steps = spec.rollout.steps.iter().map(|step| step.name.as_str());
     let names: Vec<&str> = ["canary"].into_iter().chain(steps).chain(["rest"]).collect();
-    let found = names.iter().position(|known| *known == name).and_then(|index| u16::try_from(index).ok());
+    let found = names
+        .iter()
+        .position(|known| *known == name)
+        .and_then(|index| u16::try_from(index).ok());
     found.ok_or_else(|| ApiError::bad_request(format!("there is no step {name:?}: the set has {}", names.join(", "))))
 }
 
@@ -228,7 +273,12 @@ pub async fn survey_rollout(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let (key, replica) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.replica);
     let count = plan_sets::survey(replica, (&key, &set));
-    let survey = replica.memory.surveys.get(&set.uid, count).await.map_err(store_failed)?;
+    let survey = replica
+        .memory
+        .surveys
+        .get(&set.uid, count)
+        .await
+        .map_err(store_failed)?;
     Ok(respond::json(
         200,
         &json!({
@@ -268,11 +318,16 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
 
     let (uid, set) = match managed_namespaces::is_managed(call) {
         true => managed_namespaces::plan_of(call, &object).await?,
-        false => (uid, serde_json::from_value::<ServiceSet>(object).map_err(ApiError::internal)?),
+        false => (
+            uid,
+            serde_json::from_value::<ServiceSet>(object).map_err(ApiError::internal)?,
+        ),
     };
 
     let key = Name::new(&call.info.namespace, set.metadata.name.as_deref().unwrap_or(name));
-    let planned = plan_sets::plan(&call.hub.replica, &key, &uid, &set).await.map_err(store_failed)?;
+    let planned = plan_sets::plan(&call.hub.replica, &key, &uid, &set)
+        .await
+        .map_err(store_failed)?;
     let plan: SetPlan = planned.map_err(|problems| {
         let wrong = problems
             .iter()

@@ -75,13 +75,18 @@ fn apply_list_directives(
     schema: &Value,
 ) -> Result<(), String> {
     for directive in patch.keys() {
-        let Some(field) = directive.strip_prefix(ORDER).or_else(|| directive.strip_prefix(DELETE_SCALARS)) else {
+        let Some(field) = directive
+            .strip_prefix(ORDER)
+            .or_else(|| directive.strip_prefix(DELETE_SCALARS))
+        else {
             continue;
         };
         if patch.contains_key(field) {
             continue;
         }
-        let Some(list) = merged.get(field).and_then(Value::as_array).cloned() else { continue };
+        let Some(list) = merged.get(field).and_then(Value::as_array).cloned() else {
+            continue;
+        };
         let order = patch.get(&format!("{ORDER}{field}")).and_then(Value::as_array);
         let dropped = patch.get(&format!("{DELETE_SCALARS}{field}")).and_then(Value::as_array);
         let result = merge_lists(&list, &[], property(schema, field), order, dropped)?;
@@ -92,15 +97,24 @@ fn apply_list_directives(
 
 fn property<'a>(schema: &'a Value, field: &str) -> &'a Value {
     let declared = &schema["properties"][field];
-    if declared.is_null() { &schema["additionalProperties"] } else { declared }
+    if declared.is_null() {
+        &schema["additionalProperties"]
+    } else {
+        declared
+    }
 }
 
 fn merges(schema: &Value) -> bool {
-    schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|s| s.split(',').any(|s| s == "merge"))
+    schema["x-kubernetes-patch-strategy"]
+        .as_str()
+        .is_some_and(|s| s.split(',').any(|s| s == "merge"))
 }
 
 fn without_directives(map: &Map<String, Value>) -> Map<String, Value> {
-    map.iter().filter(|(field, _)| !field.starts_with('$')).map(|(k, v)| (k.clone(), v.clone())).collect()
+    map.iter()
+        .filter(|(field, _)| !field.starts_with('$'))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect()
 }
 
 fn merge_lists(
@@ -127,16 +141,23 @@ fn merge_lists(
 
 fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Result<Vec<Value>, String> {
     if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
-        return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
+        return Ok(new
+            .iter()
+            .filter(|item| item.get(DIRECTIVE).is_none())
+            .cloned()
+            .collect());
     }
 
     // Maps each key to the first item that has it. A deleted item leaves a gap, so that the positions stay valid.
     let mut merged: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     let mut places = first_places(old.iter().map(|item| item.get(key)));
     for item in new {
-        let Value::Object(patch) = item else { return Err(format!("expected objects with the key {key:?} in a list")) };
-        let identity =
-            patch.get(key).ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
+        let Value::Object(patch) = item else {
+            return Err(format!("expected objects with the key {key:?} in a list"));
+        };
+        let identity = patch
+            .get(key)
+            .ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
         let at = places.get(identity).copied();
         match (patch.get(DIRECTIVE).and_then(Value::as_str), at) {
             (Some("delete"), Some(at)) => {
@@ -255,7 +276,11 @@ mod tests {
     /// Four such patches, compared item by item, once held the API for a minute.
     #[test]
     fn lists_of_the_largest_size_are_merged_by_an_index() {
-        let list = |from: usize| -> Value { (from..from + 50_000).map(|n| json!({"name": format!("n{n}")})).collect() };
+        let list = |from: usize| -> Value {
+            (from..from + 50_000)
+                .map(|n| json!({"name": format!("n{n}")}))
+                .collect()
+        };
         let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;
         let merged = merge(&json!({"secrets": list(0)}), &json!({"secrets": list(25_000)}), schema).unwrap();
         let (secrets, names) = (merged["secrets"].as_array().unwrap(), ["n0", "n74999"]);

@@ -63,15 +63,20 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
 /// `farwater cluster join`: a one-time token for the cluster's agent.
 async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
-        return Err(ApiError::unsupported_parameter("dryRun", "a token is either made or not"));
+        return Err(ApiError::unsupported_parameter(
+            "dryRun",
+            "a token is either made or not",
+        ));
     }
     let name = &call.info.name;
     let cluster = Name::new(&call.info.namespace, name);
-    let invitation = join::create_invitation(&call.hub.replica, &cluster).await.map_err(|error| match error {
-        InviteError::Missing(_) => call.not_found(name),
-        InviteError::Random => ApiError::internal(error),
-        InviteError::Store(error) => store_failed(error),
-    })?;
+    let invitation = join::create_invitation(&call.hub.replica, &cluster)
+        .await
+        .map_err(|error| match error {
+            InviteError::Missing(_) => call.not_found(name),
+            InviteError::Random => ApiError::internal(error),
+            InviteError::Store(error) => store_failed(error),
+        })?;
     let mut answer = serde_json::to_value(&invitation).map_err(ApiError::internal)?;
     answer["apiVersion"] = json!(our_api_version());
     answer["kind"] = json!("ClusterJoin");
@@ -81,17 +86,26 @@ async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
 /// The state of each object of a service, from its agent's last report.
 async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let objects = load_objects(&call.hub.replica, &service.uid).await.map_err(store_failed)?;
+    let objects = load_objects(&call.hub.replica, &service.uid)
+        .await
+        .map_err(store_failed)?;
     Ok(answer_list("ObjectReportList", &service, &objects))
 }
 
 /// The inputs of the digest of a service's entry.
 async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let report = digest_report::load(&call.hub.replica, &service).await.map_err(store_failed)?;
+    let report = digest_report::load(&call.hub.replica, &service)
+        .await
+        .map_err(store_failed)?;
     let Some(report) = report else {
         let why = "the service has no entry in a cluster's desired state yet; why says what it lacks";
-        return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, why));
+        return Err(ApiError::conflict(
+            &call.kind.group,
+            &call.kind.plural,
+            &call.info.name,
+            why,
+        ));
     };
     let mut answer = serde_json::to_value(&report).map_err(ApiError::internal)?;
     answer["apiVersion"] = json!(our_api_version());
@@ -103,7 +117,9 @@ async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
 /// The versions that were assigned to a service, newest first.
 async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let entries = versions::load_entries(&call.hub.replica, &service.uid).await.map_err(store_failed)?;
+    let entries = versions::load_entries(&call.hub.replica, &service.uid)
+        .await
+        .map_err(store_failed)?;
     Ok(answer_list("HistoryEntryList", &service, &entries))
 }
 
@@ -115,7 +131,9 @@ async fn list_hooks(call: &Call) -> Result<Response, ApiError> {
     });
     let run = run.transpose()?;
     let service = call.load(&call.info.name).await?;
-    let runs = hook_runs::load_runs(&call.hub.replica, &service.uid, run.as_ref()).await.map_err(store_failed)?;
+    let runs = hook_runs::load_runs(&call.hub.replica, &service.uid, run.as_ref())
+        .await
+        .map_err(store_failed)?;
     Ok(answer_list("HookRunList", &service, &runs))
 }
 
@@ -125,7 +143,9 @@ fn invalid(name: &str, cause: FieldError) -> ApiError {
 
 fn read_token_request(call: &Call, bytes: &[u8]) -> Result<Value, ApiError> {
     let wrong = |why: String| {
-        ApiError::bad_request(format!("the object provided is unrecognized (must be of type TokenRequest): {why}"))
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type TokenRequest): {why}"
+        ))
     };
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
@@ -138,7 +158,10 @@ fn read_token_request(call: &Call, bytes: &[u8]) -> Result<Value, ApiError> {
 /// `kubectl create token`.
 async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
-        return Err(ApiError::unsupported_parameter("dryRun", "a token is either made or not"));
+        return Err(ApiError::unsupported_parameter(
+            "dryRun",
+            "a token is either made or not",
+        ));
     }
     let mut request = read_token_request(call, bytes)?;
     let account = call.load(&call.info.name).await?;
@@ -160,15 +183,27 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
 
     let seconds = &request["spec"]["expirationSeconds"];
     // A negative duration counts as 0, which is far below the minimum.
-    let ttl = seconds.as_i64().map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
-    let owner = TokenOwner { namespace: call.info.namespace.clone(), name: name.clone(), uid: account.uid.clone() };
-    let issued = call.hub.access.issue_token(&owner, ttl, call.now).await.map_err(|error| match error {
-        TokenError::TooShort | TokenError::TooLong => {
-            invalid("", FieldError::invalid("spec.expirationSeconds", seconds, &error.to_string()))
-        }
-        TokenError::Store(error) => store_failed(error),
-        TokenError::Random => ApiError::internal(error),
-    })?;
+    let ttl = seconds
+        .as_i64()
+        .map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
+    let owner = TokenOwner {
+        namespace: call.info.namespace.clone(),
+        name: name.clone(),
+        uid: account.uid.clone(),
+    };
+    let issued = call
+        .hub
+        .access
+        .issue_token(&owner, ttl, call.now)
+        .await
+        .map_err(|error| match error {
+            TokenError::TooShort | TokenError::TooLong => invalid(
+                "",
+                FieldError::invalid("spec.expirationSeconds", seconds, &error.to_string()),
+            ),
+            TokenError::Store(error) => store_failed(error),
+            TokenError::Random => ApiError::internal(error),
+        })?;
 
     request["apiVersion"] = json!("authentication.k8s.io/v1");
     request["kind"] = json!("TokenRequest");

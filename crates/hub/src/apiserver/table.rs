@@ -23,7 +23,11 @@ pub fn human_duration(seconds: i64) -> String {
     const DAY: i64 = 24 * HOUR;
     const YEAR: i64 = 365 * DAY;
     let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| {
-        if small == 0 { format!("{big}{big_unit}") } else { format!("{big}{big_unit}{small}{small_unit}") }
+        if small == 0 {
+            format!("{big}{big_unit}")
+        } else {
+            format!("{big}{big_unit}{small}{small_unit}")
+        }
     };
     match seconds {
         // Slightly ahead of our clock counts as now; far ahead is invalid.
@@ -42,7 +46,9 @@ pub fn human_duration(seconds: i64) -> String {
 }
 
 fn age(value: Option<&Value>, now: Timestamp) -> Value {
-    let Some(text) = value.and_then(Value::as_str) else { return json!("<unknown>") };
+    let Some(text) = value.and_then(Value::as_str) else {
+        return json!("<unknown>");
+    };
     match text.parse::<Timestamp>() {
         Ok(time) => json!(human_duration(now.as_second() - time.as_second())),
         Err(_) => json!("<invalid>"),
@@ -57,11 +63,21 @@ struct BuiltIn {
 }
 
 const fn column(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> BuiltIn {
-    BuiltIn { name, kind: "string", priority: 0, cell }
+    BuiltIn {
+        name,
+        kind: "string",
+        priority: 0,
+        cell,
+    }
 }
 
 const fn wide(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> BuiltIn {
-    BuiltIn { name, kind: "string", priority: 1, cell }
+    BuiltIn {
+        name,
+        kind: "string",
+        priority: 1,
+        cell,
+    }
 }
 
 fn name(object: &Value, _: Timestamp) -> Value {
@@ -77,7 +93,11 @@ fn size(field: &Value) -> usize {
 }
 
 fn subjects(object: &Value, kind: &str) -> Value {
-    let of_kind = object["subjects"].as_array().into_iter().flatten().filter(|s| s["kind"] == kind);
+    let of_kind = object["subjects"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|s| s["kind"] == kind);
     let names: Vec<String> = of_kind
         .map(|s| {
             let name = s["name"].as_str().unwrap_or_default();
@@ -93,7 +113,11 @@ fn subjects(object: &Value, kind: &str) -> Value {
 fn event_object(object: &Value, _: Timestamp) -> Value {
     let text = |field: &str| object["involvedObject"][field].as_str().unwrap_or_default();
     let kind = text("kind").to_lowercase();
-    json!(if text("name").is_empty() { kind } else { format!("{kind}/{}", text("name")) })
+    json!(if text("name").is_empty() {
+        kind
+    } else {
+        format!("{kind}/{}", text("name"))
+    })
 }
 
 fn time<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -102,7 +126,10 @@ fn time<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
 
 /// Events say in one of several fields when they were seen, depending on their writer's age.
 fn first_seen(object: &Value, now: Timestamp) -> Value {
-    age(time(object, "/firstTimestamp").or_else(|| time(object, "/eventTime")), now)
+    age(
+        time(object, "/firstTimestamp").or_else(|| time(object, "/eventTime")),
+        now,
+    )
 }
 
 fn last_seen(object: &Value, now: Timestamp) -> Value {
@@ -117,16 +144,30 @@ fn last_seen(object: &Value, now: Timestamp) -> Value {
 
 fn event_source(object: &Value, _: Timestamp) -> Value {
     let first = |paths: [&str; 2]| {
-        let texts = paths.into_iter().filter_map(|path| object.pointer(path).and_then(Value::as_str));
-        texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_owned()
+        let texts = paths
+            .into_iter()
+            .filter_map(|path| object.pointer(path).and_then(Value::as_str));
+        texts
+            .into_iter()
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
+            .to_owned()
     };
     let component = first(["/source/component", "/reportingComponent"]);
     let instance = first(["/source/host", "/reportingInstance"]);
-    json!(if instance.is_empty() { component } else { format!("{component}, {instance}") })
+    json!(if instance.is_empty() {
+        component
+    } else {
+        format!("{component}, {instance}")
+    })
 }
 
 fn event_count(object: &Value, _: Timestamp) -> Value {
-    let count = if object["series"].is_object() { &object["series"]["count"] } else { &object["count"] };
+    let count = if object["series"].is_object() {
+        &object["series"]["count"]
+    } else {
+        &object["count"]
+    };
     match count.as_u64() {
         None | Some(0) if !object["series"].is_object() => json!(1),
         count => json!(count.unwrap_or_default()),
@@ -135,7 +176,12 @@ fn event_count(object: &Value, _: Timestamp) -> Value {
 
 const ROLES: &[BuiltIn] = &[
     column("Name", name),
-    BuiltIn { name: "Created At", kind: "date", priority: 0, cell: |o, _| o["metadata"]["creationTimestamp"].clone() },
+    BuiltIn {
+        name: "Created At",
+        kind: "date",
+        priority: 0,
+        cell: |o, _| o["metadata"]["creationTimestamp"].clone(),
+    },
 ];
 const BINDINGS: &[BuiltIn] = &[
     column("Name", name),
@@ -151,8 +197,11 @@ const BINDINGS: &[BuiltIn] = &[
 const DEFAULT: &[BuiltIn] = &[column("Name", name), column("Age", created)];
 
 fn built_in(kind: &str) -> &'static [BuiltIn] {
-    const NAMESPACES: &[BuiltIn] =
-        &[column("Name", name), column("Status", |o, _| o["status"]["phase"].clone()), column("Age", created)];
+    const NAMESPACES: &[BuiltIn] = &[
+        column("Name", name),
+        column("Status", |o, _| o["status"]["phase"].clone()),
+        column("Age", created),
+    ];
     const CONFIG_MAPS: &[BuiltIn] = &[
         column("Name", name),
         column("Data", |o, _| json!(size(&o["data"]) + size(&o["binaryData"]))),
@@ -171,13 +220,18 @@ fn built_in(kind: &str) -> &'static [BuiltIn] {
         column("Object", event_object),
         wide("Subobject", |o, _| o["involvedObject"]["fieldPath"].clone()),
         wide("Source", event_source),
-        column("Message", |o, _| json!(o["message"].as_str().unwrap_or_default().trim())),
+        column("Message", |o, _| {
+            json!(o["message"].as_str().unwrap_or_default().trim())
+        }),
         wide("First Seen", first_seen),
         wide("Count", event_count),
         wide("Name", name),
     ];
-    const LEASES: &[BuiltIn] =
-        &[column("Name", name), column("Holder", |o, _| o["spec"]["holderIdentity"].clone()), column("Age", created)];
+    const LEASES: &[BuiltIn] = &[
+        column("Name", name),
+        column("Holder", |o, _| o["spec"]["holderIdentity"].clone()),
+        column("Age", created),
+    ];
     match kind {
         "Lease" => LEASES,
         "Namespace" => NAMESPACES,
@@ -197,14 +251,24 @@ pub fn columns(kind: &ResourceKind) -> Value {
         json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority})
     };
     if !kind.ours {
-        return built_in(&kind.kind).iter().map(|c| definition(c.name, c.kind, "", c.priority)).collect();
+        return built_in(&kind.kind)
+            .iter()
+            .map(|c| definition(c.name, c.kind, "", c.priority))
+            .collect();
     }
-    let own = kind.columns.iter().map(|c| definition(&c.name, &c.kind, &c.description, c.priority));
-    std::iter::once(definition("Name", "string", "Name of the resource.", 0)).chain(own).collect()
+    let own = kind
+        .columns
+        .iter()
+        .map(|c| definition(&c.name, &c.kind, &c.description, c.priority));
+    std::iter::once(definition("Name", "string", "Name of the resource.", 0))
+        .chain(own)
+        .collect()
 }
 
 fn custom_cell(object: &Value, column: &Column, now: Timestamp) -> Value {
-    let Some(value) = json_path::first(object, &column.path) else { return Value::Null };
+    let Some(value) = json_path::first(object, &column.path) else {
+        return Value::Null;
+    };
     match (column.kind.as_str(), value) {
         (_, Value::Null) => Value::Null,
         ("date", value) => age(Some(value), now),
@@ -231,7 +295,9 @@ pub fn row(kind: &ResourceKind, object: &Value, include: IncludeObject, now: Tim
             None => Cow::Borrowed(object),
         };
         let cells = built_in(&kind.kind).iter().map(|c| (c.cell)(&stored, now));
-        cells.map(|cell| if cell.is_null() { json!("") } else { cell }).collect()
+        cells
+            .map(|cell| if cell.is_null() { json!("") } else { cell })
+            .collect()
     };
     match include {
         IncludeObject::None => json!({"cells": cells, "object": null}),
@@ -284,7 +350,12 @@ mod tests {
     #[test]
     fn rows_have_one_cell_for_each_column() {
         for kind in REGISTRY.kinds.iter().filter(|k| k.stored) {
-            let row = row(kind, &json!({"metadata": {"name": "n"}}), IncludeObject::None, Timestamp::UNIX_EPOCH);
+            let row = row(
+                kind,
+                &json!({"metadata": {"name": "n"}}),
+                IncludeObject::None,
+                Timestamp::UNIX_EPOCH,
+            );
             let cells = row["cells"].as_array().unwrap();
             assert_eq!(cells.len(), columns(kind).as_array().unwrap().len(), "{}", kind.kind);
             assert!(row["object"].is_null());

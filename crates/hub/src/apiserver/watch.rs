@@ -83,8 +83,17 @@ fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
         // The old object isn't kept, only its labels. Of the selectable fields only a phase ever changes. An unneeded
         // DELETED is harmless, a missing one is not.
         _ => {
-            let lasting = filter.fields.iter().filter(|f| f.field != "status.phase").cloned().collect();
-            Filter { fields: lasting, ..filter.clone() }.matches(&event.object, &event.old_labels)
+            let lasting = filter
+                .fields
+                .iter()
+                .filter(|f| f.field != "status.phase")
+                .cloned()
+                .collect();
+            Filter {
+                fields: lasting,
+                ..filter.clone()
+            }
+            .matches(&event.object, &event.old_labels)
         }
     };
     match (was, is) {
@@ -104,7 +113,11 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
 
     let place = Arc::clone(&call.hub.watches).try_acquire_owned();
     let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
-    let share = call.hub.watch_shares.take(call.user.share_name()).ok_or_else(ApiError::too_many_watches_of_user)?;
+    let share = call
+        .hub
+        .watch_shares
+        .take(call.user.share_name())
+        .ok_or_else(ApiError::too_many_watches_of_user)?;
     let (sender, receiver) = mpsc::channel(BUFFER);
 
     let lasts = options.timeout_seconds.map_or_else(
@@ -131,7 +144,10 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     tokio::spawn(feed.run(start, turn));
 
     let lines = stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
+        receiver
+            .recv()
+            .await
+            .map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
     });
     let mut response = Response::new(Body::from_stream(lines));
     let headers = response.headers_mut();
@@ -290,7 +306,9 @@ impl Feed {
 
             let bytes = page.items.iter().map(|item| item.line.len()).sum();
             let held = self.answers.take(bytes).await;
-            let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
+            let Some(mut held) = held else {
+                return Err(Ended::With(ApiError::too_many_unread()));
+            };
 
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
@@ -317,7 +335,11 @@ impl Feed {
                 key: item.key,
                 version: item.version,
             };
-            return Ok(Page { items: items.into_iter().map(line).collect(), version, next });
+            return Ok(Page {
+                items: items.into_iter().map(line).collect(),
+                version,
+                next,
+            });
         }
         let Page { items, version, next } = read::find(&call, filter, after, PAGE).await?;
         let line = |item: Resource| StateLine {
@@ -325,7 +347,11 @@ impl Feed {
             key: item.key,
             version: item.version,
         };
-        Ok(Page { items: items.into_iter().map(line).collect(), version, next })
+        Ok(Page {
+            items: items.into_iter().map(line).collect(),
+            version,
+            next,
+        })
     }
 
     async fn send_event(&mut self, event: &WatchEvent, shown: &mut HashMap<Key, u64>) -> Result<(), Ended> {
@@ -341,7 +367,9 @@ impl Feed {
         }
         // A slow client may have delayed this for any time, so decide again.
         self.keep_decided().await?;
-        let Some(kind) = event_type(event, &self.options.filter) else { return Ok(()) };
+        let Some(kind) = event_type(event, &self.options.filter) else {
+            return Ok(());
+        };
         // Reserve before the line is made, so that a waiting client only holds an object that all clients share.
         let place = self.place(event.json().len(), Held::default()).await?;
         place.send(match self.passes_on {
@@ -353,7 +381,13 @@ impl Feed {
 
     fn object_line(&mut self, event: &str, object: &Value) -> Bytes {
         let object = admission::decorated(&self.call.hub, self.call.kind, object);
-        let shown = respond::shown(self.call.kind, &object, self.call.form, !self.columns_sent, Timestamp::now());
+        let shown = respond::shown(
+            self.call.kind,
+            &object,
+            self.call.form,
+            !self.columns_sent,
+            Timestamp::now(),
+        );
         self.columns_sent = true;
         line(event, shown.to_string().as_bytes())
     }
@@ -416,7 +450,9 @@ impl Place {
 
 /// An event around an object's JSON.
 fn line(event: &str, object: &[u8]) -> Bytes {
-    [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"].concat().into()
+    [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"]
+        .concat()
+        .into()
 }
 
 fn too_old(error: &WatchError) -> ApiError {
@@ -441,7 +477,11 @@ mod tests {
 
     fn check(operation: Operation, old: &str, new: &str, expected: Option<&str>) {
         let labels: BTreeMap<_, _> = [("app".to_owned(), old.to_owned())].into();
-        let key = Key { kind: Kind::new("configmaps", ""), namespace: "a".into(), name: "b".into() };
+        let key = Key {
+            kind: Kind::new("configmaps", ""),
+            namespace: "a".into(),
+            name: "b".into(),
+        };
         let object = Arc::new(json!({"metadata": {"name": "b", "labels": {"app": new}}}));
         let event = WatchEvent::new(key, 1, operation, object, labels);
         let filter = Filter::parse(Some("app=web"), None, Selectable::default()).unwrap();
@@ -462,7 +502,11 @@ mod tests {
 
     #[test]
     fn the_version_says_how_a_watch_begins() {
-        let options = |version, send_initial| ListOptions { version, send_initial, ..ListOptions::default() };
+        let options = |version, send_initial| ListOptions {
+            version,
+            send_initial,
+            ..ListOptions::default()
+        };
         for (options, given, expected) in [
             (options(None, false), false, Start::State),
             (options(Some(0), false), false, Start::State),

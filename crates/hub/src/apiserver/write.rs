@@ -38,13 +38,17 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, mut warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
     warnings.extend(warn(call, &object, None).await?);
-    let made = make(call, object, &options).await.map_err(|e| e.with_warnings(&warnings))?;
+    let made = make(call, object, &options)
+        .await
+        .map_err(|e| e.with_warnings(&warnings))?;
     Ok(answer(call, 201, &made, &warnings))
 }
 
 async fn make(call: &Call, mut object: Value, options: &WriteOptions) -> Result<Value, ApiError> {
     if !meta::text(&object, "resourceVersion").is_empty() {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(ApiError::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     drop_server_fields(&mut object);
     let object = managed::track(call, options, None, object)?;
@@ -108,7 +112,9 @@ async fn create_once(call: &Call, mut object: Value, dry_run: bool) -> Result<Va
             None => Ok(object),
         };
     }
-    insert(call, key, object).await.map(|resource| (*resource.object).clone())
+    insert(call, key, object)
+        .await
+        .map(|resource| (*resource.object).clone())
 }
 
 /// `base` and five characters that form no words and aren't mistaken for others.
@@ -117,7 +123,9 @@ fn generated_name(base: &str) -> String {
     const LONGEST_BASE: usize = 58;
     let base: String = base.chars().take(LONGEST_BASE).collect();
     let mut random = rand::rng();
-    let suffix: String = (0..5).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect();
+    let suffix: String = (0..5)
+        .map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())]))
+        .collect();
     base + &suffix
 }
 
@@ -126,7 +134,9 @@ pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> 
     let given = meta::text(object, "namespace");
     if !call.kind.namespaced {
         // Kubernetes removes it silently.
-        object["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
+        object["metadata"]
+            .as_object_mut()
+            .map(|metadata| metadata.remove("namespace"));
         return Ok(());
     }
     if !given.is_empty() && given != call.info.namespace {
@@ -138,7 +148,11 @@ pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> 
 }
 
 fn namespace_key(namespace: &str) -> Key {
-    Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name: namespace.to_owned() }
+    Key {
+        kind: Kind::new("namespaces", ""),
+        namespace: String::new(),
+        name: namespace.to_owned(),
+    }
 }
 
 /// Whether objects may be created in a namespace: it exists and isn't being removed.
@@ -149,7 +163,9 @@ fn open_namespace(
     namespace: &str,
     name: &str,
 ) -> Result<(), ApiError> {
-    let Some(found) = found else { return Err(ApiError::not_found("", "namespaces", namespace)) };
+    let Some(found) = found else {
+        return Err(ApiError::not_found("", "namespaces", namespace));
+    };
     if found.object["metadata"].get("deletionTimestamp").is_none() {
         return Ok(());
     }
@@ -171,7 +187,12 @@ async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     let namespace = &call.info.namespace;
-    let found = call.hub.store.get(&namespace_key(namespace)).await.map_err(store_failed)?;
+    let found = call
+        .hub
+        .store
+        .get(&namespace_key(namespace))
+        .await
+        .map_err(store_failed)?;
     open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, name)
 }
 
@@ -179,7 +200,10 @@ async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
 async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiError> {
     let name = key.name.clone();
     let exists = || ApiError::already_exists(&call.kind.group, &call.kind.plural, &name);
-    let write = Write { key, change: Change::Create(object) };
+    let write = Write {
+        key,
+        change: Change::Create(object),
+    };
     if !call.kind.namespaced {
         return call.hub.store.write(write).await.map_err(|error| match error {
             WriteError::Exists => exists(),
@@ -216,7 +240,12 @@ fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(call.kind.stored_group(), &call.kind.kind, meta::text(object, "name"), errors))
+    Err(ApiError::invalid(
+        call.kind.stored_group(),
+        &call.kind.kind,
+        meta::text(object, "name"),
+        errors,
+    ))
 }
 
 /// The part of the object that the request is for.
@@ -235,14 +264,25 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     check_identity(call, &object)?;
     let mut found = None;
     if call.kind.created_by_update && call.info.subresource.is_empty() {
-        found = call.hub.store.get(&call.key(&call.info.name)).await.map_err(store_failed)?;
+        found = call
+            .hub
+            .store
+            .get(&call.key(&call.info.name))
+            .await
+            .map_err(store_failed)?;
         if found.is_none()
             && let Some(created) = create_absent(call, &object, &warnings, &options).await?
         {
             return Ok(created);
         }
     }
-    run(call, &options, false, found, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+    run(call, &options, false, found, |_| {
+        Ok(Intake {
+            object: object.clone(),
+            warnings: warnings.clone(),
+        })
+    })
+    .await
 }
 
 /// PUT creates a missing object for the kinds that Kubernetes creates so, if the sender may. None: it exists now.
@@ -253,7 +293,9 @@ async fn create_absent(
     options: &WriteOptions,
 ) -> Result<Option<Response>, ApiError> {
     let mut object = object.clone();
-    object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+    object["metadata"]
+        .as_object_mut()
+        .map(|metadata| metadata.remove("resourceVersion"));
     authorize_create(call).await?;
     match make(call, object, options).await {
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
@@ -264,7 +306,10 @@ async fn create_absent(
 
 /// The right to replace or to patch is not the right to create.
 pub async fn authorize_create(call: &Call) -> Result<(), ApiError> {
-    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
+    let create = Attributes {
+        verb: "create".to_owned(),
+        ..attributes(&call.info)
+    };
     authorize(&call.hub, &call.user, &create).await
 }
 
@@ -273,11 +318,16 @@ pub fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
     let (name, namespace) = (meta::text(object, "name"), meta::text(object, "namespace"));
     if name.is_empty() {
         let why = "was undeterminable: name must be provided";
-        return Err(ApiError::bad_request(format!("the name of the object ({} based on URL) {why}", call.info.name)));
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({} based on URL) {why}",
+            call.info.name
+        )));
     }
     if name != call.info.name {
-        let message =
-            format!("the name of the object ({name}) does not match the name on the URL ({})", call.info.name);
+        let message = format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.info.name
+        );
         return Err(ApiError::bad_request(message));
     }
     if call.kind.namespaced && !namespace.is_empty() && namespace != call.info.namespace {
@@ -299,7 +349,11 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "PatchOptions")?;
     let decoded = body::decode(&body, Encoding::Json)
         .map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))?;
-    let complaints: Vec<String> = decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let complaints: Vec<String> = decoded
+        .duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .collect();
     let patch = Patch::decode(kind, decoded.value)?;
     run(call, &options, true, None, |old| {
         let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
@@ -381,7 +435,10 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
     check_identity(call, &object)?;
     let uid = meta::text(&object, "uid");
     if !patch && !uid.is_empty() && uid != current.uid {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            current.uid
+        );
         return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
     }
     let version = meta::text(&object, "resourceVersion");
@@ -401,7 +458,14 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
 async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<Value, WriteError> {
     let change = removal::settled(current, object.clone(), call.kind);
     let gone = matches!(change, Change::Delete { .. });
-    let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
+    let written = call
+        .hub
+        .store
+        .write(Write {
+            key: current.key.clone(),
+            change,
+        })
+        .await?;
     Ok(if gone { object } else { (*written.object).clone() })
 }
 

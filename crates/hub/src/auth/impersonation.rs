@@ -40,9 +40,14 @@ struct Wanted {
 impl Access {
     /// The user that a request acts as instead of its sender. None: it asks for no impersonation.
     pub async fn impersonate(&self, sender: &User, headers: &HeaderMap) -> Result<Option<User>, ImpersonationError> {
-        let Some(wanted) = Wanted::parse(headers).map_err(ImpersonationError::Headers)? else { return Ok(None) };
+        let Some(wanted) = Wanted::parse(headers).map_err(ImpersonationError::Headers)? else {
+            return Ok(None);
+        };
         for part in wanted.parts() {
-            let decision = self.authorize(sender, &part).await.map_err(ImpersonationError::Access)?;
+            let decision = self
+                .authorize(sender, &part)
+                .await
+                .map_err(ImpersonationError::Access)?;
             if !decision.is_allowed() {
                 return Err(ImpersonationError::Denied(Box::new(part), decision));
             }
@@ -101,15 +106,20 @@ impl Wanted {
         let part = |group: &str, resource: &str, name: &str| Attributes {
             verb: "impersonate".to_owned(),
             group: group.to_owned(),
-            version: if group.is_empty() { String::new() } else { "v1".to_owned() },
+            version: if group.is_empty() {
+                String::new()
+            } else {
+                "v1".to_owned()
+            },
             resource: resource.to_owned(),
             name: name.to_owned(),
             ..Attributes::default()
         };
         let user = match self.account() {
-            Some((namespace, name)) => {
-                Attributes { namespace: namespace.to_owned(), ..part("", "serviceaccounts", name) }
-            }
+            Some((namespace, name)) => Attributes {
+                namespace: namespace.to_owned(),
+                ..part("", "serviceaccounts", name)
+            },
             None => part("", "users", &self.name),
         };
         let mut parts = vec![user];
@@ -131,7 +141,10 @@ impl Wanted {
     fn account(&self) -> Option<(&str, &str)> {
         let (namespace, name) = self.name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
         let is_name = |text: &str| {
-            !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+            !text.is_empty()
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
         };
         (is_name(namespace) && is_name(name)).then_some((namespace, name))
     }
@@ -143,11 +156,23 @@ impl Wanted {
         {
             groups = User::service_account(namespace, name, "").groups;
         }
-        let own = if self.name == ANONYMOUS { UNAUTHENTICATED_GROUP } else { AUTHENTICATED_GROUP };
-        if !groups.iter().any(|group| group == own || group == UNAUTHENTICATED_GROUP) {
+        let own = if self.name == ANONYMOUS {
+            UNAUTHENTICATED_GROUP
+        } else {
+            AUTHENTICATED_GROUP
+        };
+        if !groups
+            .iter()
+            .any(|group| group == own || group == UNAUTHENTICATED_GROUP)
+        {
             groups.push(own.to_owned());
         }
-        User { name: self.name, uid: self.uid, groups, extra: self.extra }
+        User {
+            name: self.name,
+            uid: self.uid,
+            groups,
+            extra: self.extra,
+        }
     }
 }
 
@@ -175,12 +200,20 @@ mod tests {
     #[test]
     fn whoever_is_impersonated_has_the_groups_that_kubernetes_gives() {
         assert_eq!(user(&[("impersonate-user", "a")]).groups, ["system:authenticated"]);
-        let groups = [("impersonate-user", "a"), ("impersonate-group", "x"), ("impersonate-group", "y")];
+        let groups = [
+            ("impersonate-user", "a"),
+            ("impersonate-group", "x"),
+            ("impersonate-group", "y"),
+        ];
         assert_eq!(user(&groups).groups, ["x", "y", "system:authenticated"]);
         let account = "system:serviceaccount:team-a:ci";
         assert_eq!(
             user(&[("impersonate-user", account)]).groups,
-            ["system:serviceaccounts", "system:serviceaccounts:team-a", "system:authenticated"]
+            [
+                "system:serviceaccounts",
+                "system:serviceaccounts:team-a",
+                "system:authenticated"
+            ]
         );
         assert_eq!(
             user(&[("impersonate-user", account), ("impersonate-group", "x")]).groups,
@@ -200,7 +233,10 @@ mod tests {
             ("impersonate-extra-example.com%2fscope", "dev"),
         ]);
         let parts = wanted.unwrap().unwrap().parts();
-        let shown: Vec<_> = parts.iter().map(|p| format!("{} {} {}", p.group, p.combined_resource(), p.name)).collect();
+        let shown: Vec<_> = parts
+            .iter()
+            .map(|p| format!("{} {} {}", p.group, p.combined_resource(), p.name))
+            .collect();
         assert_eq!(
             shown,
             [
@@ -210,8 +246,14 @@ mod tests {
                 "authentication.k8s.io uids 7",
             ]
         );
-        let account = parse(&[("impersonate-user", "system:serviceaccount:ns:x")]).unwrap().unwrap().parts();
-        assert_eq!((&*account[0].resource, &*account[0].namespace, &*account[0].name), ("serviceaccounts", "ns", "x"));
+        let account = parse(&[("impersonate-user", "system:serviceaccount:ns:x")])
+            .unwrap()
+            .unwrap()
+            .parts();
+        assert_eq!(
+            (&*account[0].resource, &*account[0].namespace, &*account[0].name),
+            ("serviceaccounts", "ns", "x")
+        );
     }
 
     #[test]

@@ -34,7 +34,11 @@ impl Index {
         let (policy, version) = load_policy(&store).await?;
         let policy = Arc::new(RwLock::new(policy));
         let (sender, position) = watch::channel(Some(version));
-        let feed = Feed { store, policy: Arc::clone(&policy), position: sender };
+        let feed = Feed {
+            store,
+            policy: Arc::clone(&policy),
+            position: sender,
+        };
         tokio::spawn(shutdown.run_until_cancelled_owned(feed.run(version)));
         Ok(Self { policy, position })
     }
@@ -120,7 +124,10 @@ impl Feed {
                 }
                 Err(StoreError::Closed) => return None,
                 Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "roles and bindings can't be read");
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "roles and bindings can't be read"
+                    );
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -142,14 +149,21 @@ async fn load_policy(store: &Store) -> Result<(Policy, u64), StoreError> {
         let page = store.list(&query).await?;
         version.get_or_insert(page.version);
         for resource in page.items {
-            policy.apply(kind, &resource.key.namespace, &resource.key.name, Some(&resource.object));
+            policy.apply(
+                kind,
+                &resource.key.namespace,
+                &resource.key.name,
+                Some(&resource.object),
+            );
         }
     }
     Ok((policy, version.unwrap_or_default()))
 }
 
 fn take_in(policy: &mut Policy, event: &WatchEvent) {
-    let Some(kind) = PolicyKind::ALL.into_iter().find(|kind| is_kind(&event.key.kind, *kind)) else { return };
+    let Some(kind) = PolicyKind::ALL.into_iter().find(|kind| is_kind(&event.key.kind, *kind)) else {
+        return;
+    };
     let object = match event.operation {
         Operation::Created | Operation::Updated => Some(&*event.object),
         Operation::Deleted => None,
@@ -159,6 +173,9 @@ fn take_in(policy: &mut Policy, event: &WatchEvent) {
 
 /// Compares without building the name, because this is called for every change in the hub.
 fn is_kind(stored: &Kind, kind: PolicyKind) -> bool {
-    let rest = stored.as_str().strip_prefix(kind.plural()).and_then(|rest| rest.strip_prefix('.'));
+    let rest = stored
+        .as_str()
+        .strip_prefix(kind.plural())
+        .and_then(|rest| rest.strip_prefix('.'));
     rest == Some(RBAC_GROUP)
 }

@@ -17,10 +17,17 @@ struct World {
 
 async fn world() -> World {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(OpenOptions::new(directory.path().join("hub.db"), [7; 32])).await.unwrap();
+    let store = Store::open(OpenOptions::new(directory.path().join("hub.db"), [7; 32]))
+        .await
+        .unwrap();
     let shutdown = CancellationToken::new();
     let access = Access::start(store.clone(), shutdown.clone()).await.unwrap();
-    World { access, store, shutdown, _directory: directory }
+    World {
+        access,
+        store,
+        shutdown,
+        _directory: directory,
+    }
 }
 
 impl World {
@@ -29,13 +36,32 @@ impl World {
         if !namespace.is_empty() {
             object["metadata"]["namespace"] = json!(namespace);
         }
-        let key = Key { kind: Kind::new(plural, group), namespace: namespace.into(), name: name.into() };
-        self.store.write(Write { key, change: Change::Create(object) }).await.unwrap()
+        let key = Key {
+            kind: Kind::new(plural, group),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        self.store
+            .write(Write {
+                key,
+                change: Change::Create(object),
+            })
+            .await
+            .unwrap()
     }
 
     async fn delete(&self, resource: Resource) {
-        let change = Change::Delete { uid: resource.uid, version: resource.version };
-        self.store.write(Write { key: resource.key, change }).await.unwrap();
+        let change = Change::Delete {
+            uid: resource.uid,
+            version: resource.version,
+        };
+        self.store
+            .write(Write {
+                key: resource.key,
+                change,
+            })
+            .await
+            .unwrap();
     }
 
     async fn role(&self, name: &str) -> Resource {
@@ -51,18 +77,26 @@ impl World {
             "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": role},
             "subjects": [{"apiGroup": RBAC_GROUP, "kind": "User", "name": user}],
         });
-        self.create("clusterrolebindings", RBAC_GROUP, "", &format!("{role}-{user}"), object).await
+        self.create("clusterrolebindings", RBAC_GROUP, "", &format!("{role}-{user}"), object)
+            .await
     }
 
     async fn account(&self, name: &str) -> (Resource, TokenOwner) {
         let object = json!({"apiVersion": "v1", "kind": "ServiceAccount"});
         let account = self.create("serviceaccounts", "", "team-a", name, object).await;
-        let owner = TokenOwner { namespace: "team-a".into(), name: name.into(), uid: account.uid.clone() };
+        let owner = TokenOwner {
+            namespace: "team-a".into(),
+            name: name.into(),
+            uid: account.uid.clone(),
+        };
         (account, owner)
     }
 
     async fn may(&self, user: &str) -> bool {
-        let user = User { name: user.to_owned(), ..User::default() };
+        let user = User {
+            name: user.to_owned(),
+            ..User::default()
+        };
         let request = Attributes {
             verb: "get".into(),
             resource: "configmaps".into(),
@@ -74,7 +108,10 @@ impl World {
 
     async fn user_of(&self, token: &str) -> Result<User, Unauthenticated> {
         let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
+        headers.insert(
+            AUTHORIZATION,
+            HeaderValue::from_str(&format!("Bearer {token}")).unwrap(),
+        );
         self.access.authenticate(&headers).await
     }
 }
@@ -105,7 +142,9 @@ async fn rights_are_read_at_the_start() {
     let world = world().await;
     world.role("reader").await;
     world.bind("reader", "rita").await;
-    let again = Access::start(world.store.clone(), CancellationToken::new()).await.unwrap();
+    let again = Access::start(world.store.clone(), CancellationToken::new())
+        .await
+        .unwrap();
     let world = World { access: again, ..world };
     assert!(world.may("rita").await);
 }
@@ -125,8 +164,14 @@ async fn an_index_that_no_longer_follows_denies() {
     .await
     .unwrap();
     world.role("another").await;
-    let user = User { name: "rita".into(), ..User::default() };
-    let answer = world.access.authorize(&user, &Attributes::non_resource("get", "/api")).await;
+    let user = User {
+        name: "rita".into(),
+        ..User::default()
+    };
+    let answer = world
+        .access
+        .authorize(&user, &Attributes::non_resource("get", "/api"))
+        .await;
     assert!(matches!(answer, Err(AccessError::Behind)));
 }
 
@@ -134,14 +179,20 @@ async fn an_index_that_no_longer_follows_denies() {
 async fn escalation_is_checked_against_the_newest_rights() {
     let world = world().await;
     world.role("reader").await;
-    let user = User { name: "rita".into(), ..User::default() };
+    let user = User {
+        name: "rita".into(),
+        ..User::default()
+    };
     let object = json!({
         "kind": "Role",
         "metadata": {"name": "r", "namespace": "team-a"},
         "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}],
     });
     let refused = world.access.check_escalation(&user, &object).await;
-    assert!(matches!(refused, Err(EscalationError::Refused(Escalation::NotHeld { .. }))));
+    assert!(matches!(
+        refused,
+        Err(EscalationError::Refused(Escalation::NotHeld { .. }))
+    ));
     world.bind("reader", "rita").await;
     world.access.check_escalation(&user, &object).await.unwrap();
 }
@@ -150,8 +201,12 @@ async fn escalation_is_checked_against_the_newest_rights() {
 async fn service_account_tokens_end_with_time_and_with_their_account() {
     let world = world().await;
     let (account, owner) = world.account("bot").await;
-    let issue =
-        async |ttl: u64, now: Timestamp| world.access.issue_token(&owner, Some(Duration::from_secs(ttl)), now).await;
+    let issue = async |ttl: u64, now: Timestamp| {
+        world
+            .access
+            .issue_token(&owner, Some(Duration::from_secs(ttl)), now)
+            .await
+    };
 
     let issued = issue(600, ago(0)).await.unwrap();
     let user = world.user_of(&issued.token).await.unwrap();
@@ -159,7 +214,10 @@ async fn service_account_tokens_end_with_time_and_with_their_account() {
     assert_eq!(user.name, "system:serviceaccount:team-a:bot");
 
     let expired = issue(600, ago(11)).await.unwrap();
-    assert!(matches!(world.user_of(&expired.token).await, Err(Unauthenticated::Unknown)));
+    assert!(matches!(
+        world.user_of(&expired.token).await,
+        Err(Unauthenticated::Unknown)
+    ));
     assert_eq!(world.access.expire_tokens(Timestamp::now()).await.unwrap(), 1);
 
     assert!(matches!(issue(599, ago(0)).await, Err(TokenError::TooShort)));
@@ -169,10 +227,16 @@ async fn service_account_tokens_end_with_time_and_with_their_account() {
     assert!((3590..=3600).contains(&left), "{left}");
 
     world.delete(account).await;
-    assert!(matches!(world.user_of(&issued.token).await, Err(Unauthenticated::Unknown)));
+    assert!(matches!(
+        world.user_of(&issued.token).await,
+        Err(Unauthenticated::Unknown)
+    ));
     // Another account with the same name.
     world.account("bot").await;
-    assert!(matches!(world.user_of(&issued.token).await, Err(Unauthenticated::Unknown)));
+    assert!(matches!(
+        world.user_of(&issued.token).await,
+        Err(Unauthenticated::Unknown)
+    ));
 }
 
 #[tokio::test]

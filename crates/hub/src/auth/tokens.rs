@@ -113,7 +113,11 @@ impl Access {
     }
 
     pub(crate) async fn find(&self, token: &str) -> Result<Option<User>, StoreError> {
-        let Some(stored) = self.store.find_token(&hash(token), Timestamp::now().as_second()).await? else {
+        let Some(stored) = self
+            .store
+            .find_token(&hash(token), Timestamp::now().as_second())
+            .await?
+        else {
             return Ok(None);
         };
         if let Some(bound) = &stored.bound
@@ -121,7 +125,12 @@ impl Access {
         {
             return Ok(None);
         }
-        Ok(Some(User { name: stored.user, uid: stored.uid, groups: stored.groups, ..User::default() }))
+        Ok(Some(User {
+            name: stored.user,
+            uid: stored.uid,
+            groups: stored.groups,
+            ..User::default()
+        }))
     }
 
     /// Whether the object that a token is bound to still exists; another object with the same name does not count. A
@@ -180,8 +189,11 @@ fn bearer_token(headers: &HeaderMap) -> Result<&str, Unauthenticated> {
     if values.next().is_some() {
         return Err(Unauthenticated::Malformed);
     }
-    let (scheme, token) =
-        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Unauthenticated::Malformed)?;
+    let (scheme, token) = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .ok_or(Unauthenticated::Malformed)?;
     let token = token.trim();
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() || token.len() > MAX_TOKEN {
         return Err(Unauthenticated::Malformed);

@@ -43,7 +43,10 @@ pub async fn ensure_admin_kubeconfig(
     let shown = || path.display().to_string();
     let text = match std::fs::metadata(&path).and_then(|file| match file.len() {
         ..=MAX_BYTES => std::fs::read_to_string(&path),
-        size => Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("{size} bytes"))),
+        size => Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            format!("{size} bytes"),
+        )),
     }) {
         Ok(text) => Some(Zeroizing::new(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -75,7 +78,10 @@ struct Present {
 fn parse(text: &str) -> Result<Present, String> {
     let config: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let field = |value: &Value, name: &str| {
-        value.as_str().map(str::to_owned).ok_or_else(|| format!("its first {name} can't be found"))
+        value
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("its first {name} can't be found"))
     };
     let cluster = &config["clusters"][0]["cluster"];
     Ok(Present {

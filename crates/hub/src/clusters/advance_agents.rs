@@ -86,8 +86,9 @@ async fn advance(replica: &Replica) -> Result<bool, StoreError> {
         let policy: AgentPolicy = resources::parse(resource)?;
         // Of several policies that select a cluster, the first by name has taken it.
         let selector = &policy.spec.cluster_selector;
-        let (own, rest): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|candidate| selects(selector, &candidate.labels));
+        let (own, rest): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .partition(|candidate| selects(selector, &candidate.labels));
         candidates = rest;
         busy |= advance_policy(replica, resource, &policy, own).await?;
     }
@@ -95,28 +96,44 @@ async fn advance(replica: &Replica) -> Result<bool, StoreError> {
 }
 
 async fn load_candidates(replica: &Replica) -> Result<Vec<Candidate>, StoreError> {
-    let Clock { now, started: steady_since } = replica.clock.read();
+    let Clock {
+        now,
+        started: steady_since,
+    } = replica.clock.read();
     let rows = load_agent_updates(&mut *replica.store.tables().await?).await?;
     let mut rows: BTreeMap<String, AgentUpdateRow> =
         rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
 
     let mut candidates = Vec::new();
     let each = |resource: Resource| {
-        let Some(state) = replica.memory.clusters.get(&resource.uid).filter(|state| state.key_print.is_some()) else {
+        let Some(state) = replica
+            .memory
+            .clusters
+            .get(&resource.uid)
+            .filter(|state| state.key_print.is_some())
+        else {
             return;
         };
         let row = rows.remove(&resource.uid);
-        let row =
-            row.unwrap_or_else(|| AgentUpdateRow { cluster_uid: resource.uid.clone(), ..AgentUpdateRow::default() });
+        let row = row.unwrap_or_else(|| AgentUpdateRow {
+            cluster_uid: resource.uid.clone(),
+            ..AgentUpdateRow::default()
+        });
         let name = format!("{}/{}", state.namespace, state.name);
-        let heard = match (silence_deadline(&state, 0) > now, silence_deadline(&state, steady_since) > now) {
+        let heard = match (
+            silence_deadline(&state, 0) > now,
+            silence_deadline(&state, steady_since) > now,
+        ) {
             (true, _) => Heard::InTime,
             (false, true) => Heard::NotYet,
             (false, false) => Heard::No,
         };
         let agent = read_agent(name, heard, &row, now);
         let labels = labels(&resource.object);
-        candidates.push(Candidate { labels, member: agent.map(|agent| Member { agent, row }) });
+        candidates.push(Candidate {
+            labels,
+            member: agent.map(|agent| Member { agent, row }),
+        });
     };
 
     resources::list_pages::<Cluster>(&replica.store, None, each).await?;
@@ -155,7 +172,9 @@ pub fn read_text<T: DeserializeOwned>(cluster_uid: &str, text: &str) -> Result<O
 
 fn settings_of(policy: &AgentPolicy) -> Result<AgentSettings, String> {
     let spec = &policy.spec;
-    let deadline = AGENT_DEADLINE.check(&spec.deadline).map_err(|problem| format!("spec.deadline {problem}"))?;
+    let deadline = AGENT_DEADLINE
+        .check(&spec.deadline)
+        .map_err(|problem| format!("spec.deadline {problem}"))?;
     Ok(AgentSettings {
         image: spec.image.clone(),
         log: spec.log.clone(),
@@ -173,9 +192,12 @@ async fn advance_policy(
 ) -> Result<bool, StoreError> {
     let total = candidates.len();
     // A cluster that is heard again after the hub was away wakes no controller.
-    let is_hearing = candidates
-        .iter()
-        .any(|candidate| candidate.member.as_ref().is_ok_and(|member| member.agent.heard == Heard::NotYet));
+    let is_hearing = candidates.iter().any(|candidate| {
+        candidate
+            .member
+            .as_ref()
+            .is_ok_and(|member| member.agent.heard == Heard::NotYet)
+    });
 
     let members: Result<Vec<Member>, StoreError> = candidates.into_iter().map(|candidate| candidate.member).collect();
     let limit = match &policy.spec.max_unavailable {
@@ -227,7 +249,11 @@ async fn carry_out(
 
     let mut rows = Vec::new();
     for member in decision.assign.iter().filter_map(|index| members.get(*index)) {
-        tracing::info!(cluster = member.agent.name, image = wanted.image, "agent update requested");
+        tracing::info!(
+            cluster = member.agent.name,
+            image = wanted.image,
+            "agent update requested"
+        );
         rows.push(AgentUpdateRow {
             settings: text.clone(),
             previous: member.row.settings.clone(),
@@ -285,14 +311,23 @@ fn explain(decision: &Decision, total: usize, suspended: bool) -> Vec<Verdict> {
         return Verdict::stalled("Halted", format!("{progress}; halted at {cluster}: {reason}"));
     }
     if let Some((cluster, reason)) = &decision.unmanaged {
-        return Verdict::stalled("Unmanaged", format!("{progress}; {cluster} can't be changed from here: {reason}"));
+        return Verdict::stalled(
+            "Unmanaged",
+            format!("{progress}; {cluster} can't be changed from here: {reason}"),
+        );
     }
     if decision.unheard > 0 && decision.waiting > 0 {
         let unheard = decision.unheard;
-        return Verdict::reconciling("Updating", format!("{progress}; {unheard} of them must poll again first"));
+        return Verdict::reconciling(
+            "Updating",
+            format!("{progress}; {unheard} of them must poll again first"),
+        );
     }
     if decision.updating > 0 || (decision.waiting > 0 && !suspended) {
-        return Verdict::reconciling("Updating", format!("{progress}; {} are on their way", decision.updating));
+        return Verdict::reconciling(
+            "Updating",
+            format!("{progress}; {} are on their way", decision.updating),
+        );
     }
     if decision.waiting > 0 {
         return Verdict::stalled(

@@ -40,7 +40,10 @@ async fn exchange(store: &Store, directory: &std::path::Path) -> Result<bool, Id
     store.rotate_seal_key(next.bytes()).await?;
     finish_seal_key(directory)?;
     is_seal_key_wanted(directory)?;
-    tracing::info!(key = next.id(), "the seal key was rotated; back up keys/ now. Older Secrets are sealed again");
+    tracing::info!(
+        key = next.id(),
+        "the seal key was rotated; back up keys/ now. Older Secrets are sealed again"
+    );
     Ok(true)
 }
 
@@ -55,7 +58,10 @@ async fn reseal(store: &Store) -> bool {
         match store.reseal(&mut place).await {
             Ok(true) => steps += 1,
             Ok(false) => {
-                tracing::info!(steps, "all that is sealed is sealed with the newest key; those before are gone");
+                tracing::info!(
+                    steps,
+                    "all that is sealed is sealed with the newest key; those before are gone"
+                );
                 return true;
             }
             Err(error) => {

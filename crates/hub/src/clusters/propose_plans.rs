@@ -64,16 +64,28 @@ pub async fn propose(replica: &Arc<Replica>, service: &Resource, query: PlanQuer
     let not_yet = |problem: &str| ProposeError::NotYet(problem.to_owned());
     let row = row.filter(|row| !row.cluster_uid.is_empty());
     let row = row.ok_or_else(|| not_yet("the service has no cluster yet; why says what it lacks"))?;
-    let cluster =
-        replica.memory.clusters.get(&row.cluster_uid).ok_or_else(|| not_yet("the service's cluster is not known"))?;
+    let cluster = replica
+        .memory
+        .clusters
+        .get(&row.cluster_uid)
+        .ok_or_else(|| not_yet("the service's cluster is not known"))?;
     let name = Name::new(&cluster.namespace, &cluster.name);
-    let facts = ClusterFacts::load(replica, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
+    let facts = ClusterFacts::load(replica, &name)
+        .await?
+        .filter(|facts| facts.uid == row.cluster_uid);
     let facts = facts.ok_or_else(|| not_yet("the service's cluster does not exist any more"))?;
     let Some(agent) = &facts.agent else {
-        return Err(ProposeError::NotYet(format!("no agent has joined cluster {} yet", name.name)));
+        return Err(ProposeError::NotYet(format!(
+            "no agent has joined cluster {} yet",
+            name.name
+        )));
     };
     let agent_version = agent.agent_version.clone();
-    let asked = Asked { service_uid: &service.uid, cluster: &cluster, agent_version: &agent_version };
+    let asked = Asked {
+        service_uid: &service.uid,
+        cluster: &cluster,
+        agent_version: &agent_version,
+    };
     let prepare = prepare(Arc::clone(replica), row, facts, instead);
     Ok(plans::ask(replica, &asked, prepare)?)
 }
@@ -83,13 +95,17 @@ fn read_query(query: PlanQuery) -> Result<Instead, ProposeError> {
     match (query.reference, query.local) {
         (None, None) => Ok(Instead::Nothing),
         (Some(_), Some(_)) => Err(invalid("ref and local exclude each other".to_owned())),
-        (Some(name), None) => Named::parse(&name).map(Instead::Revision).map_err(|error| invalid(error.to_string())),
+        (Some(name), None) => Named::parse(&name)
+            .map(Instead::Revision)
+            .map_err(|error| invalid(error.to_string())),
         (None, Some(mut local)) => {
             let archive = BASE64.decode(std::mem::take(&mut local.archive));
             let archive = archive.map_err(|error| invalid(format!("local.archive is not base64: {error}")))?;
             if archive.len() > MAX_LOCAL_ARCHIVE {
                 let (bytes, most) = (archive.len(), MAX_LOCAL_ARCHIVE);
-                return Err(invalid(format!("local.archive has {bytes} bytes; at most {most} are taken")));
+                return Err(invalid(format!(
+                    "local.archive has {bytes} bytes; at most {most} are taken"
+                )));
             }
             RelPath::parse_folder(&local.path).map_err(|error| invalid(format!("local.path: {error}")))?;
             Ok(Instead::Files { local, archive })
@@ -107,15 +123,24 @@ async fn prepare(
     let gone = || (PlanProblem::Refused, "the service does not exist any more".to_owned());
     let origin = {
         let mut tables = replica.store.tables().await.map_err(failed)?;
-        load_service_origin(&mut tables, &row.service_uid).await.map_err(failed)?
+        load_service_origin(&mut tables, &row.service_uid)
+            .await
+            .map_err(failed)?
     };
-    let facts = load_facts(&replica, &row, origin.as_ref(), &mut SourceUrls::default()).await.map_err(failed)?;
+    let facts = load_facts(&replica, &row, origin.as_ref(), &mut SourceUrls::default())
+        .await
+        .map_err(failed)?;
     let mut facts = facts.ok_or_else(gone)?;
 
     let (revision, archive) = match instead {
-        Instead::Nothing => {
-            (facts.assigned.as_ref().map(|assigned| assigned.revision.clone()).unwrap_or_default(), None)
-        }
+        Instead::Nothing => (
+            facts
+                .assigned
+                .as_ref()
+                .map(|assigned| assigned.revision.clone())
+                .unwrap_or_default(),
+            None,
+        ),
         Instead::Revision(named) => {
             let candidate = find_candidate(&replica, &facts.name, &facts.service, &named).await?;
             facts.source_urls = candidate.urls();
@@ -127,7 +152,17 @@ async fn prepare(
             let of_known = known.map(|known| (known.origin.clone(), known.configuration.clone()));
             let (origin, configuration) = of_known.unwrap_or_default();
             let (candidate, archive) = open_files(local, archive).await?;
-            (take_place(&mut facts, Candidate { origin, configuration, ..candidate }), Some(archive.into()))
+            (
+                take_place(
+                    &mut facts,
+                    Candidate {
+                        origin,
+                        configuration,
+                        ..candidate
+                    },
+                ),
+                Some(archive.into()),
+            )
         }
     };
 
@@ -136,11 +171,19 @@ async fn prepare(
         let mut tables = replica.store.tables().await.map_err(failed)?;
         load_parameters(&mut tables, &facts.uid).await.map_err(failed)?
     };
-    let given = give(&replica, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await.map_err(failed)?;
-    let grants = load_grants_for(&replica.store, &facts.name.namespace).await.map_err(failed)?;
+    let given = give(&replica, &facts, &cluster, given.as_ref(), &mut InputCache::default())
+        .await
+        .map_err(failed)?;
+    let grants = load_grants_for(&replica.store, &facts.name.namespace)
+        .await
+        .map_err(failed)?;
 
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given.0);
-    Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
+    Ok(Proposed {
+        entry: Verbatim::from(entry),
+        revision,
+        archive,
+    })
 }
 
 /// The reason that holds the assignment says nothing about what replaces it.
@@ -160,9 +203,13 @@ async fn find_candidate(
     let unavailable = |message: String| (PlanProblem::Unavailable, message);
     let found = find_ingredients(replica, &name.namespace, &service.spec).await;
     let mut ingredients = found.map_err(|error| unavailable(chain(&error)))?;
-    let Some(own) = ingredients.first_mut() else { return Err(refused("the service has no source".to_owned())) };
+    let Some(own) = ingredients.first_mut() else {
+        return Err(refused("the service has no source".to_owned()));
+    };
     let (kind, source) = (own.reference.kind, Name::new(&name.namespace, &own.reference.name));
-    let Some(found) = &mut own.found else { return Err(refused(format!("{kind} {} does not exist", source.name))) };
+    let Some(found) = &mut own.found else {
+        return Err(refused(format!("{kind} {} does not exist", source.name)));
+    };
     let SourceSpec::Git(spec) = &found.object.spec else {
         return Err(refused(format!(
             "another revision is looked at of a {} only, and the service has a {kind}",
@@ -180,14 +227,21 @@ async fn find_candidate(
         (problem, failure.message)
     })?;
 
-    let configuration = found.revision.take().map(|served| served.taken.configuration).unwrap_or_default();
+    let configuration = found
+        .revision
+        .take()
+        .map(|served| served.taken.configuration)
+        .unwrap_or_default();
     found.revision = Some(Revision {
         source_uid: found.object.uid.clone(),
         reference: fetch.reference,
         commit: fetch.commit,
         fetched: 0,
         // Another commit has no texts of its own: the present ones stay.
-        taken: Taken { configuration, ..fetch.taken },
+        taken: Taken {
+            configuration,
+            ..fetch.taken
+        },
     });
     found.origin = Some(fetch.origin);
 
@@ -206,13 +260,18 @@ async fn find_candidate(
 async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, Vec<u8>), (PlanProblem, String)> {
     let LocalFiles { digest, path, .. } = local;
     let opened = tokio::task::spawn_blocking(move || {
-        let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
+        let limits = Limits {
+            total_bytes: MAX_LOCAL_BYTES,
+            ..Limits::default()
+        };
         let bytes = decompress(&archive, &digest, &limits)?;
         let length = bytes.len() as u64;
         Archive::read(bytes, &limits).map(|_| (length, archive))
     });
 
-    let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
+    let opened = opened
+        .await
+        .map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
     let (bundle_bytes, archive) =
         opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
 

@@ -42,8 +42,11 @@ const NOT_JOINED: &str = "NotJoined";
 const MISSED_POLLS: u32 = 3;
 /// Condition of a Cluster whose agent has a version that does not go with the hub's, and its reasons.
 const VERSION_SKEW: &str = "VersionSkew";
-const SKEWS: [(Skew, &str); 3] =
-    [(Skew::AgentAhead, "AgentAhead"), (Skew::AgentTooNew, "AgentTooNew"), (Skew::AgentTooOld, "AgentTooOld")];
+const SKEWS: [(Skew, &str); 3] = [
+    (Skew::AgentAhead, "AgentAhead"),
+    (Skew::AgentTooNew, "AgentTooNew"),
+    (Skew::AgentTooOld, "AgentTooOld"),
+];
 /// How late one poll may be: the network, and an agent that was starting.
 const LATENESS: Duration = Duration::from_secs(2);
 /// Maximum delay until a silent cluster that polls again is seen to be ready.
@@ -67,7 +70,9 @@ pub async fn flush_heartbeats(replica: Arc<Replica>, shutdown: CancellationToken
         if last_expiry.elapsed() >= EXPIRE {
             last_expiry = tokio::time::Instant::now();
             let now = Timestamp::now().as_second();
-            let expired = replica.store.transact(move |tx| Box::pin(async move { delete_expired(tx, now).await }));
+            let expired = replica
+                .store
+                .transact(move |tx| Box::pin(async move { delete_expired(tx, now).await }));
             if let Err(error) = expired.await {
                 tracing::warn!(error = %chain(&error), "delete expired tokens");
             }
@@ -81,14 +86,19 @@ async fn flush(replica: &Replica) -> Result<(), StoreError> {
         return Ok(());
     }
     let saved = rows.clone();
-    replica.store.transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await })).await?;
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await }))
+        .await?;
     replica.memory.clusters.set_saved(&saved);
     Ok(())
 }
 
 /// Updates the status of one Cluster, and requeues it for when its next poll is overdue.
 pub async fn track_cluster(replica: Arc<Replica>, uid: String) -> Result<Next, StoreError> {
-    let Some(state) = replica.memory.clusters.get(&uid) else { return forget_cluster(&replica, uid).await };
+    let Some(state) = replica.memory.clusters.get(&uid) else {
+        return forget_cluster(&replica, uid).await;
+    };
     if state.is_settled()
         && let Some(left) = until_silent(&state, replica.clock.read()).filter(|left| !left.is_zero())
     {
@@ -116,24 +126,46 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
 
     let (mut agent, update, keys) = {
         let mut tables = replica.store.tables().await?;
-        let (agent, update) = (load_agent(&mut tables, uid).await?, load_agent_update(&mut tables, uid).await?);
+        let (agent, update) = (
+            load_agent(&mut tables, uid).await?,
+            load_agent_update(&mut tables, uid).await?,
+        );
         (agent, update, load_agent_keys(&mut tables, uid).await?)
     };
 
-    let report = update.as_ref().map(|row| advance_agents::read_report(uid, &row.report)).transpose()?.flatten();
+    let report = update
+        .as_ref()
+        .map(|row| advance_agents::read_report(uid, &row.report))
+        .transpose()?
+        .flatten();
     if let Some(agent) = agent.as_mut() {
         confirm_restored(replica, &cluster, agent).await?;
         request_keys(replica, &cluster, state, keys.as_ref());
     }
 
-    let standing = replica.identity.standing(&keys.as_ref().map(position_of).unwrap_or_default());
+    let standing = replica
+        .identity
+        .standing(&keys.as_ref().map(position_of).unwrap_or_default());
     let now = replica.clock.now();
     let quarantine = keep_quarantine(replica, state, now).await?;
-    let deadline = agent.as_ref().map(|_| silence_deadline(state, replica.clock.steady_since()));
-    let said = Said { agent: agent.as_ref(), update: update.as_ref(), report: report.as_ref(), standing, quarantine };
+    let deadline = agent
+        .as_ref()
+        .map(|_| silence_deadline(state, replica.clock.steady_since()));
+    let said = Said {
+        agent: agent.as_ref(),
+        update: update.as_ref(),
+        report: report.as_ref(),
+        standing,
+        quarantine,
+    };
 
     let status = resolve_status(&cluster, state, said, deadline, now);
-    state.show_skew(status.conditions.iter().any(|condition| condition.type_ == VERSION_SKEW));
+    state.show_skew(
+        status
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == VERSION_SKEW),
+    );
     if is_away(cluster.status.as_ref()) != is_away(Some(&status)) {
         // Rollouts pass over clusters that are away, and nothing else is written when one of them is back.
         let has = sets_of_cluster(&mut *replica.store.tables().await?, uid).await?;
@@ -141,16 +173,25 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
     }
 
     resources::write_status::<Cluster>(&replica.store, &name, uid, &status).await?;
-    let Some(deadline) = deadline else { return Ok((Next::OnChange, false)) };
+    let Some(deadline) = deadline else {
+        return Ok((Next::OnChange, false));
+    };
     let left = deadline - now.as_second();
     // Ready: requeue for when it would stop being ready. Silent: requeue about as often as it should poll.
-    let wait = if left > 0 { Duration::from_secs(left.unsigned_abs()) } else { state.poll_interval.min(MAX_LOOK) };
+    let wait = if left > 0 {
+        Duration::from_secs(left.unsigned_abs())
+    } else {
+        state.poll_interval.min(MAX_LOOK)
+    };
     Ok((Next::After(wait), left > 0))
 }
 
 /// Whether no agent is heard, according to the status.
 fn is_away(status: Option<&ClusterStatus>) -> bool {
-    let ready = status.into_iter().flat_map(|status| &status.conditions).find(|one| one.type_ == "Ready");
+    let ready = status
+        .into_iter()
+        .flat_map(|status| &status.conditions)
+        .find(|one| one.type_ == "Ready");
     ready.is_none_or(|ready| [SILENT, NOT_JOINED].contains(&ready.reason.as_str()))
 }
 
@@ -191,8 +232,14 @@ async fn keep_quarantine(
         return Ok(Some(row.hosts));
     }
 
-    let Some(hosts) = state.quarantine() else { return Ok(None) };
-    let row = Quarantine { cluster_uid: state.uid.to_string(), since: now.as_second(), hosts: hosts.clone() };
+    let Some(hosts) = state.quarantine() else {
+        return Ok(None);
+    };
+    let row = Quarantine {
+        cluster_uid: state.uid.to_string(),
+        since: now.as_second(),
+        hosts: hosts.clone(),
+    };
     let used_by_both = state.key_print.clone();
     let save = replica.store.transact(move |tx| {
         Box::pin(async move {
@@ -211,7 +258,13 @@ async fn keep_quarantine(
 fn resolve_status(
     cluster: &Cluster,
     state: &ClusterState,
-    Said { agent, update, report, standing, quarantine }: Said<'_>,
+    Said {
+        agent,
+        update,
+        report,
+        standing,
+        quarantine,
+    }: Said<'_>,
     deadline: Option<i64>,
     now: Timestamp,
 ) -> ClusterStatus {
@@ -259,7 +312,10 @@ fn resolve_status(
         }
         (None, _) => {
             let name = &*state.name;
-            Verdict::reconciling(NOT_JOINED, format!("no agent has joined; run: farwater cluster join {name}"))
+            Verdict::reconciling(
+                NOT_JOINED,
+                format!("no agent has joined; run: farwater cluster join {name}"),
+            )
         }
     };
 
@@ -273,7 +329,12 @@ fn resolve_status(
     }
 
     if let Some(row) = update.filter(|row| !row.failed.is_empty()) {
-        verdicts.push(Verdict::new("AgentUpdated", Some(false), "WentBack", row.reason.clone()));
+        verdicts.push(Verdict::new(
+            "AgentUpdated",
+            Some(false),
+            "WentBack",
+            row.reason.clone(),
+        ));
     }
     verdicts.extend(skew);
     if let Some(ahead) = ahead {
@@ -317,8 +378,10 @@ fn explain_versions(heard: Option<Skew>, shown: &[Condition], agent_version: &st
     let skew = match heard {
         Some(skew) => skew,
         None => {
-            let reason =
-                shown.iter().find(|condition| condition.type_ == VERSION_SKEW).map(|condition| &condition.reason)?;
+            let reason = shown
+                .iter()
+                .find(|condition| condition.type_ == VERSION_SKEW)
+                .map(|condition| &condition.reason)?;
             SKEWS.into_iter().find(|(_, known)| known == reason)?.0
         }
     };
@@ -340,7 +403,11 @@ fn describe_skew(ahead: i64) -> String {
 }
 
 async fn confirm_restored(replica: &Replica, cluster: &Cluster, agent: &mut Agent) -> Result<(), StoreError> {
-    let confirmed = cluster.metadata.annotations.as_ref().and_then(|all| all.get(CONFIRM_RESTORED));
+    let confirmed = cluster
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(CONFIRM_RESTORED));
     if agent.restored_epoch == 0 || confirmed.map(String::as_str) != Some(&agent.restored_epoch.to_string()) {
         return Ok(());
     }
@@ -358,12 +425,19 @@ async fn confirm_restored(replica: &Replica, cluster: &Cluster, agent: &mut Agen
 
 /// Requests new keys from the agent, once per value of the annotation.
 fn request_keys(replica: &Replica, cluster: &Cluster, state: &ClusterState, keys: Option<&AgentKeys>) {
-    let value = cluster.metadata.annotations.as_ref().and_then(|all| all.get(RENEW_KEYS));
+    let value = cluster
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(RENEW_KEYS));
     let wanted = value
         .map(|value| Digest::of(value).to_string())
         .filter(|wanted| keys.is_none_or(|keys| keys.request != *wanted));
     if wanted.as_deref() != state.keys_request.as_deref() {
-        replica.memory.clusters.change(&state.uid, |state| state.keys_request = wanted.map(Into::into));
+        replica
+            .memory
+            .clusters
+            .change(&state.uid, |state| state.keys_request = wanted.map(Into::into));
     }
 }
 
@@ -379,9 +453,15 @@ async fn forget_cluster(replica: &Replica, uid: String) -> Result<Next, StoreErr
     }
 
     let rows = farwater_store::delivery::assignments_of_cluster(&mut *replica.store.tables().await?, &uid).await?;
-    replica.store.transact(move |tx| Box::pin(async move { delete_cluster(tx, &uid).await })).await?;
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { delete_cluster(tx, &uid).await }))
+        .await?;
     for row in rows {
-        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name {
+            namespace: row.namespace,
+            name: row.name,
+        });
     }
     Ok(Next::OnChange)
 }
@@ -408,7 +488,11 @@ mod tests {
         let hub = env!("CARGO_PKG_VERSION");
         let verdict = explain_versions(Some(Skew::AgentTooOld), &[], "0.0.1").unwrap();
         assert_eq!((verdict.kind, verdict.reason), (VERSION_SKEW, "AgentTooOld"));
-        assert!(verdict.message.starts_with(&format!("agent 0.0.1, hub {hub}: the agent is more than two")));
+        assert!(
+            verdict
+                .message
+                .starts_with(&format!("agent 0.0.1, hub {hub}: the agent is more than two"))
+        );
         let shown = conditions::resolve(&[], vec![verdict], 1, Timestamp::UNIX_EPOCH);
         assert_eq!(explain_versions(None, &shown, "0.0.1").unwrap().reason, "AgentTooOld");
         assert_eq!(explain_versions(Some(Skew::Supported), &shown, "0.0.1"), None);
@@ -419,7 +503,14 @@ mod tests {
     fn what_is_known_of_a_clock_is_kept_exactly() {
         let state = ClusterState::new("u", "n", "c", Duration::from_secs(30));
         assert_eq!(state.ahead(), None);
-        for (ahead, news) in [(0, true), (30, false), (-86_400, true), (-86_399, false), (-1, true), (1, false)] {
+        for (ahead, news) in [
+            (0, true),
+            (30, false),
+            (-86_400, true),
+            (-86_399, false),
+            (-1, true),
+            (1, false),
+        ] {
             assert_eq!(state.note_clock(ahead), news, "{ahead}");
             assert_eq!(state.ahead(), Some(ahead));
         }

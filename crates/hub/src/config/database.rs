@@ -67,9 +67,13 @@ pub enum DatabaseError {
 
 /// Where a command finds a store that is named by a path or a URL.
 pub fn locate(named: DatabaseUrl, password_file: Option<&Path>) -> Result<Location, DatabaseError> {
-    let is_url = ["postgres:", "postgresql:"].iter().any(|scheme| named.0.starts_with(scheme));
+    let is_url = ["postgres:", "postgresql:"]
+        .iter()
+        .any(|scheme| named.0.starts_with(scheme));
     if is_url {
-        return resolve(Some(named), None, password_file)?.map(Location::from).ok_or(DatabaseError::NoDatabase);
+        return resolve(Some(named), None, password_file)?
+            .map(Location::from)
+            .ok_or(DatabaseError::NoDatabase);
     }
     if password_file.is_some() {
         return Err(DatabaseError::NoDatabase);
@@ -110,7 +114,13 @@ pub(super) fn resolve(
     password_file: Option<&Path>,
 ) -> Result<Option<PostgresUrl>, DatabaseError> {
     let is_given = password.is_some() || password_file.is_some();
-    let Some(url) = url else { return if is_given { Err(DatabaseError::NoDatabase) } else { Ok(None) } };
+    let Some(url) = url else {
+        return if is_given {
+            Err(DatabaseError::NoDatabase)
+        } else {
+            Ok(None)
+        };
+    };
     let url = PostgresUrl::parse(&url.0)?;
     if is_given && url.has_password() {
         return Err(DatabaseError::Twice);
@@ -162,7 +172,10 @@ mod tests {
         let given = |url: Option<&str>, password: &str, file| {
             resolve(url.map(DatabaseUrl::from), Some(password.into()), file).map_err(|error| error.to_string())
         };
-        let (plain, full) = (Some("postgres://hub@db/farwater"), Some("postgres://hub:canary@db/farwater"));
+        let (plain, full) = (
+            Some("postgres://hub@db/farwater"),
+            Some("postgres://hub:canary@db/farwater"),
+        );
         assert!(given(plain, "can/ary", None).unwrap().unwrap().has_password());
         assert!(given(plain, "canary", Some(&file)).unwrap_err().contains("given twice"));
         assert!(given(full, "canary", None).unwrap_err().contains("given twice"));

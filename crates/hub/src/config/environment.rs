@@ -38,18 +38,28 @@ const OTHERS: &[&str] = &[
 /// A warning that names the variables that no program reads, and those that the hub reads.
 pub fn check(names: impl IntoIterator<Item = OsString>) -> Option<String> {
     let command = HubArgs::augment_args(clap::Command::new("hub"));
-    let valid: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
+    let valid: Vec<&str> = command
+        .get_arguments()
+        .filter_map(|arg| arg.get_env()?.to_str())
+        .collect();
     let is_unknown = |name: &String| {
         let other = |other: &&str| *other == name || (other.ends_with('_') && name.starts_with(*other));
         name.starts_with(PREFIX) && !valid.contains(&&**name) && !OTHERS.iter().any(other) && !is_service_link(name)
     };
-    let mut unknown: Vec<String> =
-        names.into_iter().map(|name| name.to_string_lossy().into_owned()).filter(is_unknown).collect();
+    let mut unknown: Vec<String> = names
+        .into_iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .filter(is_unknown)
+        .collect();
     unknown.sort();
     if unknown.is_empty() {
         return None;
     }
-    Some(format!("unknown environment variable {}; the hub's options are {}", unknown.join(", "), valid.join(", ")))
+    Some(format!(
+        "unknown environment variable {}; the hub's options are {}",
+        unknown.join(", "),
+        valid.join(", ")
+    ))
 }
 
 /// Variables that the kubelet sets for Services of the pod's namespace: `NAME_SERVICE_HOST`,
@@ -59,7 +69,10 @@ fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
         || name.split_once("_PORT").is_some_and(|(_, rest)| {
-            rest.is_empty() || rest.strip_prefix('_').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            rest.is_empty()
+                || rest
+                    .strip_prefix('_')
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         })
 }
 
@@ -84,10 +97,23 @@ mod tests {
 
     #[test]
     fn variables_of_others_are_passed_over() {
-        for name in ["PATH", "FARWATER_KUBECONFIG", "FARWATER_PLANE_1", "FARWATER_CONFIG", "FARWATERX"] {
+        for name in [
+            "PATH",
+            "FARWATER_KUBECONFIG",
+            "FARWATER_PLANE_1",
+            "FARWATER_CONFIG",
+            "FARWATERX",
+        ] {
             assert_eq!(warning(&[name]), None, "{name}");
         }
-        for name in ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTPS", "PORT", "PORT_8443_TCP_ADDR", "HUB_PORT"] {
+        for name in [
+            "SERVICE_HOST",
+            "SERVICE_PORT",
+            "SERVICE_PORT_HTTPS",
+            "PORT",
+            "PORT_8443_TCP_ADDR",
+            "HUB_PORT",
+        ] {
             assert_eq!(warning(&[&format!("FARWATER_{name}")]), None, "{name}");
         }
     }

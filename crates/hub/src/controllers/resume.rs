@@ -40,18 +40,30 @@ struct Decider {
 impl Decider {
     fn own(identity: &Identity) -> std::io::Result<Self> {
         let file = std::env::current_exe()?.metadata()?;
-        let changed = file.modified()?.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let changed = file
+            .modified()?
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos());
         let (version, key) = (env!("CARGO_PKG_VERSION").to_owned(), identity.key_id().to_owned());
-        Ok(Self { version, file: (file.len(), changed), key })
+        Ok(Self {
+            version,
+            file: (file.len(), changed),
+            key,
+        })
     }
 }
 
 /// Takes what the last hub left, if it is usable; it can be taken once. Call this before there is anything new to do.
 pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
-    let left = store.transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await })).await?;
+    let left = store
+        .transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await }))
+        .await?;
     let Some(text) = left else { return Ok(None) };
     let unusable = |error: &(dyn std::error::Error + 'static)| {
-        tracing::warn!(error, "can't use the pending work that the last hub saved; reconciling everything");
+        tracing::warn!(
+            error,
+            "can't use the pending work that the last hub saved; reconciling everything"
+        );
         None
     };
     let left: Resume = match serde_json::from_str(&text) {
@@ -75,6 +87,15 @@ pub async fn leave(replica: &Replica) -> Result<(), StoreError> {
     if routed == 0 || services.len() + summaries.len() + sets.len() > MOST {
         return Ok(());
     }
-    let left = Resume { decider, routed, services, summaries, sets };
-    replica.store.put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?).await
+    let left = Resume {
+        decider,
+        routed,
+        services,
+        summaries,
+        sets,
+    };
+    replica
+        .store
+        .put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?)
+        .await
 }

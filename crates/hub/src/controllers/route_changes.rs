@@ -80,10 +80,16 @@ async fn follow(replica: &Replica, left: Option<Resume>) -> Result<(), RouteErro
     let mut watch = match resumed {
         Some((watch, left)) => {
             load_memory(replica, left.routed).await?;
-            left.services.into_iter().for_each(|name| replica.queues.services.add(name));
-            left.summaries.into_iter().for_each(|name| replica.queues.summaries.add(name));
+            left.services
+                .into_iter()
+                .for_each(|name| replica.queues.services.add(name));
+            left.summaries
+                .into_iter()
+                .for_each(|name| replica.queues.summaries.add(name));
             learn_sets(replica).await?;
-            left.sets.into_iter().for_each(|name| replica.memory.sets.add(name, Scope::All));
+            left.sets
+                .into_iter()
+                .for_each(|name| replica.memory.sets.add(name, Scope::All));
             watch
         }
         None => {
@@ -125,7 +131,9 @@ async fn load_memory(replica: &Replica, acted_upon: u64) -> Result<(), StoreErro
     resources::each_name::<Pipeline>(&replica.store, |name| replica.memory.pipelines.queue.add(name)).await?;
     sources::each_name(&replica.store, |name| replica.queues.sources.add(name)).await?;
     let linked = linked_sources(&mut *replica.store.tables().await?).await?;
-    linked.into_iter().for_each(|source| replica.queues.sources.add(source.into()));
+    linked
+        .into_iter()
+        .for_each(|source| replica.queues.sources.add(source.into()));
     Ok(())
 }
 
@@ -148,7 +156,10 @@ async fn learn_sets(replica: &Replica) -> Result<(), StoreError> {
     for resource in found {
         let set: ServiceSet = resources::parse(&resource)?;
         let name = Name::new(&resource.key.namespace, &resource.key.name);
-        replica.memory.sets.know(&name, &resource.uid, &set.spec.cluster_selector);
+        replica
+            .memory
+            .sets
+            .know(&name, &resource.uid, &set.spec.cluster_selector);
     }
     Ok(())
 }
@@ -160,7 +171,10 @@ async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreEr
     let (agents, all_keys, heads, heartbeats, quarantines) = {
         let mut tables = replica.store.tables().await?;
         let (agents, keys) = (load_agents(&mut tables).await?, load_all_agent_keys(&mut tables).await?);
-        let (heads, heartbeats) = (load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?);
+        let (heads, heartbeats) = (
+            load_desired_heads(&mut tables).await?,
+            load_heartbeats(&mut tables).await?,
+        );
         (agents, keys, heads, heartbeats, load_quarantines(&mut tables).await?)
     };
 
@@ -172,8 +186,13 @@ async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreEr
         }
     }
 
-    let mut orphans: HashSet<String> =
-        replica.memory.clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    let mut orphans: HashSet<String> = replica
+        .memory
+        .clusters
+        .all()
+        .iter()
+        .map(|state| state.uid.to_string())
+        .collect();
     for agent in agents {
         match states.get_mut(&agent.cluster_uid) {
             Some(state) => {
@@ -224,10 +243,16 @@ async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreEr
 fn cluster_state(object: &Value) -> ClusterState {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
-    let interval = object["spec"]["pollInterval"].as_str().and_then(|text| POLL_INTERVAL.check(text).ok());
+    let interval = object["spec"]["pollInterval"]
+        .as_str()
+        .and_then(|text| POLL_INTERVAL.check(text).ok());
     let interval = interval.unwrap_or(DEFAULT_POLL);
-    let mut state =
-        ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval);
+    let mut state = ClusterState::new(
+        &text(&metadata["uid"]),
+        &text(&metadata["namespace"]),
+        &text(&metadata["name"]),
+        interval,
+    );
     state.labels = Arc::new(labels(object));
     state
 }
@@ -298,7 +323,11 @@ async fn route(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> 
         let service = name.clone();
         replica.queues.services.add(name);
         replica.signals.dirty.notify_one();
-        if event.operation == Operation::Deleted { refill_sets(replica, &service).await } else { Ok(()) }
+        if event.operation == Operation::Deleted {
+            refill_sets(replica, &service).await
+        } else {
+            Ok(())
+        }
     } else if *kind == kinds.set {
         replica.memory.sets.add(name, Scope::All);
         Ok(())
@@ -313,7 +342,11 @@ async fn route(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> 
     } else if *kind == kinds.health_rule {
         select_health_rules::follow(replica).await
     } else if *kind == kinds.window {
-        if news == News::Desired { follow_windows::follow(replica).await } else { Ok(()) }
+        if news == News::Desired {
+            follow_windows::follow(replica).await
+        } else {
+            Ok(())
+        }
     } else if *kind == kinds.receiver {
         replica.queues.receivers.add(name);
         Ok(())
@@ -321,7 +354,9 @@ async fn route(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> 
         route_provider(replica, &name, event).await
     } else if *kind == kinds.rule {
         let is_there = event.operation != Operation::Deleted;
-        let spec = is_there.then(|| serde_json::from_value(event.object["spec"].clone())).transpose();
+        let spec = is_there
+            .then(|| serde_json::from_value(event.object["spec"].clone()))
+            .transpose();
         replica.notifications.know_rule(&name, spec.map_err(StoreError::abort)?);
         Ok(())
     } else {
@@ -446,10 +481,17 @@ async fn route_secret(replica: &Replica, secret: &Name, object: &Value) -> Resul
 
     for (kind, user) in users {
         replica.memory.checks.hurry(&user.uid);
-        replica.queues.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
+        replica.queues.sources.add(SourceName::Resource(
+            kind,
+            Name::new(&user.key.namespace, &user.key.name),
+        ));
     }
 
-    replica.receivers.of_secret(secret).into_iter().for_each(|name| replica.queues.receivers.add(name));
+    replica
+        .receivers
+        .of_secret(secret)
+        .into_iter()
+        .for_each(|name| replica.queues.receivers.add(name));
     replica.notifications.hurry_users_of(secret);
     Ok(())
 }
@@ -459,7 +501,9 @@ fn waits_for_source(row: &Assignment) -> bool {
     if row.source_uid.is_empty() {
         return true;
     }
-    let Ok(decided) = serde_json::from_str::<Decided>(&row.why) else { return false };
+    let Ok(decided) = serde_json::from_str::<Decided>(&row.why) else {
+        return false;
+    };
     let is_lacking = matches!(
         decided.why,
         Why::Trouble(Trouble::SourceMissing { .. } | Trouble::ChartPending { .. } | Trouble::ChartMissing { .. })
@@ -483,7 +527,10 @@ async fn route_source(replica: &Replica, source: SourceName, event: &WatchEvent,
         }
     }
     for row in affected {
-        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name {
+            namespace: row.namespace,
+            name: row.name,
+        });
     }
     if event.operation == Operation::Deleted {
         replica.memory.checks.forget(uid);
@@ -509,7 +556,10 @@ async fn route_cluster(replica: &Replica, event: &WatchEvent) -> Result<(), Stor
         // `compute_desired` may have cleared the mark of the write before this replica knew the cluster, so mark it
         // again.
         let marked = uid.clone();
-        replica.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
+        replica
+            .store
+            .transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await }))
+            .await?;
         affected.extend(assignments_unplaced(&mut *replica.store.tables().await?).await?);
     } else {
         replica.memory.clusters.change(&uid, |state| {
@@ -519,7 +569,10 @@ async fn route_cluster(replica: &Replica, event: &WatchEvent) -> Result<(), Stor
 
     affected.extend(assignments_of_cluster(&mut *replica.store.tables().await?, &uid).await?);
     for row in affected {
-        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name {
+            namespace: row.namespace,
+            name: row.name,
+        });
     }
     replica.check_cluster(&uid);
     replica.signals.dirty.notify_one();
@@ -532,6 +585,9 @@ async fn route_cluster(replica: &Replica, event: &WatchEvent) -> Result<(), Stor
 async fn note_sets(replica: &Replica, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
     let has = sets_of_cluster(&mut *replica.store.tables().await?, uid).await?;
     let name = Name::new(&event.key.namespace, &event.key.name);
-    replica.memory.sets.note_cluster(&name, uid, &labels(&event.object), &has);
+    replica
+        .memory
+        .sets
+        .note_cluster(&name, uid, &labels(&event.object), &has);
     Ok(())
 }

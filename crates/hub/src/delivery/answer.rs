@@ -129,10 +129,16 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, reason) = self.code();
         let hub_time = (status == StatusCode::UNAUTHORIZED).then(|| Timestamp::now().as_second());
-        let body = ProtocolError { reason: reason.to_owned(), message: self.to_string(), hub_time };
+        let body = ProtocolError {
+            reason: reason.to_owned(),
+            message: self.to_string(),
+            hub_time,
+        };
         let mut response = (status, Json(body)).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
@@ -140,7 +146,9 @@ impl IntoResponse for Refusal {
 
 /// Answers any unknown path of agents. Repeating the path reveals no secret, because paths come from the program.
 pub async fn unknown_path(uri: http::Uri) -> Refusal {
-    Refusal::PathUnknown { path: uri.path().chars().take(MAX_SHOWN_PATH).collect() }
+    Refusal::PathUnknown {
+        path: uri.path().chars().take(MAX_SHOWN_PATH).collect(),
+    }
 }
 
 /// Parses a request's JSON. The error is worded for agents, not by axum.
@@ -154,5 +162,8 @@ pub fn read_json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Re
 
 /// The header that tells an agent when to poll again.
 pub fn poll_interval(seconds: u64) -> (http::HeaderName, HeaderValue) {
-    (http::HeaderName::from_static(protocol::POLL_INTERVAL_HEADER), HeaderValue::from(seconds))
+    (
+        http::HeaderName::from_static(protocol::POLL_INTERVAL_HEADER),
+        HeaderValue::from(seconds),
+    )
 }

@@ -31,8 +31,16 @@ pub async fn get_bundle(
     let cluster = authenticate(&replica, &headers)?;
     let digest: Digest = digest.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     let planned = replica.memory.plans.bundle(&cluster.uid, &digest);
-    if planned.is_none() && !replica.memory.served.is_desired(&replica.store, &cluster, &digest).await? {
-        return Err(Refusal::NotDesired { digest: digest.to_string() });
+    if planned.is_none()
+        && !replica
+            .memory
+            .served
+            .is_desired(&replica.store, &cluster, &digest)
+            .await?
+    {
+        return Err(Refusal::NotDesired {
+            digest: digest.to_string(),
+        });
     }
     if let Some(Some(archive)) = planned {
         return Ok(send(Body::from(archive)));
@@ -47,6 +55,8 @@ pub async fn get_bundle(
 
 fn send(bundle: Body) -> Response {
     let mut response = Response::new(bundle);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
     response
 }

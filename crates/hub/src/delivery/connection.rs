@@ -74,7 +74,9 @@ pub async fn get_connection(State(replica): State<Arc<Replica>>, mut request: Re
 fn read_handshake(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     let names = |name: &header::HeaderName, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(wanted))
+        values
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case(wanted))
     };
     let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|_| {
         names(&header::UPGRADE, "websocket")
@@ -99,7 +101,12 @@ async fn serve(replica: Arc<Replica>, cluster: Arc<ClusterState>, live: Arc<Live
                 .max_frame_size(Some(MAX_CONNECTION_MESSAGE));
             let socket = WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
             replica.memory.counters.connected.inc();
-            let mut connection = Connection { replica: &replica, live: &live, socket, told: Told::default() };
+            let mut connection = Connection {
+                replica: &replica,
+                live: &live,
+                socket,
+                told: Told::default(),
+            };
             connection.talk(&cluster.uid).await
         }
         _ => Ended::Broken,
@@ -176,7 +183,11 @@ impl Connection<'_> {
             return Err(Ended::Refused);
         }
         let is_mine = cluster.connection().is_some_and(|live| Arc::ptr_eq(&live, self.live));
-        if is_mine && cluster.is_current(&self.live.instance) { Ok(cluster) } else { Err(Ended::Replaced) }
+        if is_mine && cluster.is_current(&self.live.instance) {
+            Ok(cluster)
+        } else {
+            Err(Ended::Replaced)
+        }
     }
 
     async fn say(&mut self, hint: &Hint) -> Result<(), Ended> {
@@ -196,11 +207,16 @@ impl Connection<'_> {
         let Some(code) = ended.code() else { return };
         if ended == Ended::HubStops {
             let within = self.replica.memory.connections.return_within();
-            let hint = Hint::Return { within_seconds: within.as_secs_f64() };
+            let hint = Hint::Return {
+                within_seconds: within.as_secs_f64(),
+            };
             // An agent that misses this hint returns as after any other loss.
             let _ = self.say(&hint).await;
         }
-        let frame = CloseFrame { code: code.into(), reason: ended.as_str().into() };
+        let frame = CloseFrame {
+            code: code.into(),
+            reason: ended.as_str().into(),
+        };
         if self.send(Message::Close(Some(frame))).await.is_ok() {
             let _ = timeout(CLOSE, async { while let Some(Ok(_)) = self.socket.next().await {} }).await;
         }
@@ -238,7 +254,11 @@ impl Told {
         let keep_alive = KEEP_ALIVE.min(cluster.poll_interval * 3 / 2);
         // Poll often while the clock is off: the agent's next poll shows whether it was set right.
         let is_skewed = cluster.ahead().is_some_and(|ahead| ahead.abs() >= MIN_SKEW);
-        let poll = if is_skewed { cluster.poll_interval } else { CONNECTED_POLL.max(cluster.poll_interval) };
+        let poll = if is_skewed {
+            cluster.poll_interval
+        } else {
+            CONNECTED_POLL.max(cluster.poll_interval)
+        };
         let welcome = (self.keep_alive, self.poll) != (keep_alive, poll);
         (self.keep_alive, self.poll) = (keep_alive, poll);
         let welcome = welcome.then_some(Hint::Welcome {

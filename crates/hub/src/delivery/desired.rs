@@ -54,21 +54,30 @@ pub async fn get_desired(State(replica): State<Arc<Replica>>, headers: HeaderMap
     if let Some(within) = replica.memory.connections.invite(&cluster)
         && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
     {
-        response.headers_mut().insert(HeaderName::from_static(CONNECTION_HEADER), value);
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static(CONNECTION_HEADER), value);
     }
     if cluster.plan() != 0 {
         replica.memory.plans.note_told(&cluster.uid);
-        response.headers_mut().insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
     }
 
     // Only while there is a succession to follow.
     let last = replica.identity.trusted().position;
     if cluster.position != last {
         let value = HeaderValue::from(last.sequence);
-        response.headers_mut().insert(HeaderName::from_static(SUCCESSION_HEADER), value);
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static(SUCCESSION_HEADER), value);
     }
     if keys::wants_keys(&cluster, Timestamp::now().as_second()) {
-        response.headers_mut().insert(HeaderName::from_static(RENEW_KEYS_HEADER), HeaderValue::from_static("1"));
+        response.headers_mut().insert(
+            HeaderName::from_static(RENEW_KEYS_HEADER),
+            HeaderValue::from_static("1"),
+        );
     }
 
     Ok(response)
@@ -88,11 +97,17 @@ async fn send_desired(replica: &Replica, cluster: &ClusterState, headers: &Heade
     let etag = etag(&row).ok_or_else(not_computed)?;
     let json = compose(&row, replica.identity.installation())?;
     let mut response = Response::new(Body::empty());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(header::ETAG, etag);
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("authorization, accept-encoding"));
+    response
+        .headers_mut()
+        .insert(header::VARY, HeaderValue::from_static("authorization, accept-encoding"));
     let body = if json.len() >= MIN_COMPRESSED_BYTES && accepts_zstd(headers) {
-        response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("zstd"));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_ENCODING, HeaderValue::from_static("zstd"));
         zstd::bulk::compress(&json, ZSTD_LEVEL)
             .map_err(|error| Refusal::Unavailable(format!("the desired state can't be compressed: {error}")))?
     } else {
@@ -103,7 +118,10 @@ async fn send_desired(replica: &Replica, cluster: &ClusterState, headers: &Heade
 }
 
 fn accepts_zstd(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
         parts.next() == Some("zstd") && parts.all(|parameter| parameter.replace(' ', "") != "q=0")
@@ -144,13 +162,23 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         epoch: row.epoch,
         generation: row.generation,
         tag: row.tag,
-        agent: digest(parts.agent).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
-        health: digest(parts.health).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
-        windows: digest(parts.windows).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
+        agent: digest(parts.agent)
+            .map_err(unreadable)?
+            .map(|part: Value| Digest::of_json(&part)),
+        health: digest(parts.health)
+            .map_err(unreadable)?
+            .map(|part: Value| Digest::of_json(&part)),
+        windows: digest(parts.windows)
+            .map_err(unreadable)?
+            .map(|part: Value| Digest::of_json(&part)),
         key_id: row.key_id.clone(),
     };
 
-    let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
+    let state = State {
+        statement: statement.into(),
+        signature: &row.signature,
+        parts: &parts,
+    };
     serde_json::to_vec(&state).map_err(unreadable)
 }
 
@@ -181,7 +209,10 @@ struct RawContent<'a> {
 }
 
 fn damaged(row: &Desired, problem: String) -> StoreError {
-    StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem }
+    StoreError::Row {
+        what: format!("desired state of cluster {}", row.cluster_uid),
+        problem,
+    }
 }
 
 fn unpack(row: &Desired) -> Result<Vec<u8>, StoreError> {
@@ -196,9 +227,12 @@ fn is_list(json: &[u8]) -> bool {
 pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
     let json = unpack(row)?;
     let read = match is_list(&json) {
-        true => {
-            serde_json::from_slice(&json).map(|entries| Content { entries, agent: None, health: None, windows: None })
-        }
+        true => serde_json::from_slice(&json).map(|entries| Content {
+            entries,
+            agent: None,
+            health: None,
+            windows: None,
+        }),
         false => serde_json::from_slice(&json),
     };
     read.map_err(|error| damaged(row, error.to_string()))
@@ -237,7 +271,10 @@ pub fn etag(row: &Desired) -> Option<HeaderValue> {
 /// Epoch and generation of the state with this ETag.
 pub fn number(etag: &HeaderValue) -> Option<Number> {
     let mut parts = etag.to_str().ok()?.strip_prefix('"')?.split('.');
-    Some(Number { epoch: parts.next()?.parse().ok()?, generation: parts.next()?.parse().ok()? })
+    Some(Number {
+        epoch: parts.next()?.parse().ok()?,
+        generation: parts.next()?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -262,9 +299,21 @@ mod tests {
 
     #[test]
     fn all_that_an_agent_gets_is_measured() {
-        let rule = HealthRuleSpec { kind: "Boat".to_owned(), current: "x".repeat(1000), ..HealthRuleSpec::default() };
-        let rules = (0..64).map(|n| NamedRule { name: format!("rule-{n}"), rule: rule.clone() }).collect();
-        let agent = AgentSettings { image: Some("x".repeat(1000)), ..AgentSettings::default() };
+        let rule = HealthRuleSpec {
+            kind: "Boat".to_owned(),
+            current: "x".repeat(1000),
+            ..HealthRuleSpec::default()
+        };
+        let rules = (0..64)
+            .map(|n| NamedRule {
+                name: format!("rule-{n}"),
+                rule: rule.clone(),
+            })
+            .collect();
+        let agent = AgentSettings {
+            image: Some("x".repeat(1000)),
+            ..AgentSettings::default()
+        };
         let content = Content {
             entries: Vec::new(),
             agent: Some(Verbatim::from(agent)),
@@ -273,7 +322,10 @@ mod tests {
         };
         let sent = compose(&row(&content), "i").unwrap().len();
         let measured = measure(&content);
-        assert!(measured < sent && sent <= measured + STATEMENT_BYTES, "{measured} of {sent}");
+        assert!(
+            measured < sent && sent <= measured + STATEMENT_BYTES,
+            "{measured} of {sent}"
+        );
     }
 
     #[test]
@@ -285,11 +337,20 @@ mod tests {
         let agent = json!({"image": "agent:2", "deadlineSeconds": 300, "cpuLimit": "1"});
         let read: Content = serde_json::from_value(json!({"entries": entries, "agent": agent})).unwrap();
         let row = row(&read);
-        assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
+        assert_eq!(
+            number(&etag(&row).unwrap()),
+            Some(Number {
+                epoch: 1,
+                generation: 1
+            })
+        );
         let served = |row: &Desired| -> Value {
             // An agent parses it and gets all of it.
             let state: DesiredState = serde_json::from_slice(&compose(row, "i").unwrap()).unwrap();
-            assert_eq!(Some(state.statement.etag().as_bytes()), etag(row).as_ref().map(HeaderValue::as_bytes));
+            assert_eq!(
+                Some(state.statement.etag().as_bytes()),
+                etag(row).as_ref().map(HeaderValue::as_bytes)
+            );
             serde_json::to_value(state).unwrap()
         };
         let state = served(&row);

@@ -80,8 +80,15 @@ pub async fn create_invitation(replica: &Replica, cluster: &Name) -> Result<Join
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| InviteError::Random)?;
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
     let now = Timestamp::now().as_second();
-    let row = JoinToken { hash: hash(&token), cluster_uid: resource.uid, expires: now + JOIN_TOKEN_SECONDS };
-    replica.store.transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await })).await?;
+    let row = JoinToken {
+        hash: hash(&token),
+        cluster_uid: resource.uid,
+        expires: now + JOIN_TOKEN_SECONDS,
+    };
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await }))
+        .await?;
     let (hub, ca_pin) = (replica.url.clone(), replica.identity.ca_pin());
     Ok(JoinInvitation {
         command: format!("farwater-agent --hub {hub} --join-token {token} --ca-pin {ca_pin}"),
@@ -130,7 +137,11 @@ pub async fn post_join(
     tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
 
     Ok(Json(JoinAnswer {
-        cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
+        cluster: ClusterIdentity {
+            uid: cluster_uid,
+            namespace: name.namespace,
+            name: name.name,
+        },
         installation: replica.identity.installation().to_owned(),
         signing_keys: vec![trusted.signing_key.clone()],
         authorities: trusted.authorities.clone(),
@@ -149,7 +160,10 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
     let public_key = key(&request.public_key, "publicKey")?;
     let sealing_key = key(&request.sealing_key, "sealingKey")?;
     let id_ok = (1..=64).contains(&request.cluster_id.len())
-        && request.cluster_id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        && request
+            .cluster_id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !id_ok {
         return Err(Refusal::Invalid("clusterId is not the uid of a namespace".to_owned()));
     }
@@ -169,7 +183,10 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
         report_sequence: 0,
         restored_epoch: 0,
     };
-    Ok(Candidate { hash: hash(&request.token), agent })
+    Ok(Candidate {
+        hash: hash(&request.token),
+        agent,
+    })
 }
 
 /// Waits until every Cluster that was created is known, but not longer than an agent may wait.
@@ -235,14 +252,19 @@ async fn redeem(
         Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
         Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
         Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
-        Outcome::Unsettled => Err(Refusal::Unavailable("the Cluster was made or deleted this moment".to_owned())),
+        Outcome::Unsettled => Err(Refusal::Unavailable(
+            "the Cluster was made or deleted this moment".to_owned(),
+        )),
         Outcome::Elsewhere(uid) => {
             let state = replica
                 .memory
                 .clusters
                 .get(&uid)
                 .ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
-            Err(Refusal::JoinedElsewhere { namespace: state.namespace.to_string(), name: state.name.to_string() })
+            Err(Refusal::JoinedElsewhere {
+                namespace: state.namespace.to_string(),
+                name: state.name.to_string(),
+            })
         }
         Outcome::Joined(uid) => {
             let state = replica.memory.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;

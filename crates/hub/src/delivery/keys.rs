@@ -35,7 +35,11 @@ const RENEW_SECONDS: i64 = 90 * 24 * 3600;
 
 /// A cluster's keys as long as there is no row.
 pub fn first_keys(agent: &Agent) -> AgentKeys {
-    AgentKeys { cluster_uid: agent.cluster_uid.clone(), since: agent.joined, ..AgentKeys::default() }
+    AgentKeys {
+        cluster_uid: agent.cluster_uid.clone(),
+        since: agent.joined,
+        ..AgentKeys::default()
+    }
 }
 
 /// How far an agent has followed the hub's successions, according to its row.
@@ -45,7 +49,10 @@ pub fn position_of(row: &AgentKeys) -> Position {
 
 /// The same from its columns.
 pub fn read_position(sequence: i64, link: &str) -> Position {
-    Position { sequence: u64::try_from(sequence).unwrap_or(0), link: link.parse::<Digest>().ok() }
+    Position {
+        sequence: u64::try_from(sequence).unwrap_or(0),
+        link: link.parse::<Digest>().ok(),
+    }
 }
 
 /// Puts a row about a cluster's keys into the replica's memory.
@@ -66,9 +73,15 @@ pub async fn get_successions(
     headers: HeaderMap,
 ) -> Result<Json<Successions>, Refusal> {
     let cluster = authenticate(&replica, &headers)?;
-    let sequence = sequence.parse().map_err(|_| Refusal::Invalid("a succession has a number".to_owned()))?;
+    let sequence = sequence
+        .parse()
+        .map_err(|_| Refusal::Invalid("a succession has a number".to_owned()))?;
     let successions = replica.identity.successions_after(sequence);
-    let successions = successions.ok_or_else(|| Refusal::KeysRevoked { name: cluster.name.to_string() })?.to_vec();
+    let successions = successions
+        .ok_or_else(|| Refusal::KeysRevoked {
+            name: cluster.name.to_string(),
+        })?
+        .to_vec();
     Ok(Json(Successions { successions }))
 }
 
@@ -85,7 +98,9 @@ pub async fn post_keys(
     super::check_loaded(&replica)?;
     let (agent, row) = {
         let mut tables = replica.store.tables().await?;
-        let agent = load_agent(&mut tables, &cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
+        let agent = load_agent(&mut tables, &cluster_uid)
+            .await?
+            .ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &cluster_uid).await?)
     };
 
@@ -98,7 +113,9 @@ pub async fn post_keys(
 
     let identity = (replica.identity.installation(), &*cluster_uid);
     let verifies = |key: &str, message: &[u8], signature: &str| {
-        BASE64.decode(key).is_ok_and(|key| verify_signature(&key, message, signature).is_some())
+        BASE64
+            .decode(key)
+            .is_ok_and(|key| verify_signature(&key, message, signature).is_some())
     };
     let last = follow_handovers(identity, &known, &handovers, verifies).ok_or(Refusal::IdentityUnknown)?;
     let next = read_keys(last)?;
@@ -118,7 +135,10 @@ fn read_keys(handover: &Handover) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
         let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() == KEY_BYTES);
         bytes.ok_or_else(|| Refusal::Invalid(format!("{what} is not {KEY_BYTES} bytes in base64")))
     };
-    Ok((key(&handover.public_key, "publicKey")?, key(&handover.sealing_key, "sealingKey")?))
+    Ok((
+        key(&handover.public_key, "publicKey")?,
+        key(&handover.sealing_key, "sealingKey")?,
+    ))
 }
 
 /// Registers new keys, only while the key that signed is still the agent's.
@@ -131,9 +151,19 @@ async fn register(replica: &Replica, agent: Agent, row: AgentKeys) -> Result<(),
                 if current.is_none_or(|current| current.public_key != agent.public_key) {
                     return Ok(false);
                 }
-                let present = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| row.clone());
+                let present = load_agent_keys(tx, &agent.cluster_uid)
+                    .await?
+                    .unwrap_or_else(|| row.clone());
                 let (next_key, next_sealing_key) = (row.next_key, row.next_sealing_key);
-                save_agent_keys(tx, &AgentKeys { next_key, next_sealing_key, ..present }).await?;
+                save_agent_keys(
+                    tx,
+                    &AgentKeys {
+                        next_key,
+                        next_sealing_key,
+                        ..present
+                    },
+                )
+                .await?;
                 Ok(true)
             })
         })

@@ -32,14 +32,24 @@ pub async fn get_parameters(
     let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     let (row, agent) = {
         let mut tables = replica.store.tables().await?;
-        (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
+        (
+            load_desired(&mut tables, &cluster.uid).await?,
+            load_agent(&mut tables, &cluster.uid).await?,
+        )
     };
 
-    let not_desired = || Refusal::ParametersNotDesired { service: service.clone() };
+    let not_desired = || Refusal::ParametersNotDesired {
+        service: service.clone(),
+    };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
-    let planned = || replica.memory.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
+    let planned = || {
+        replica
+            .memory
+            .plans
+            .entry_with_parameters(&cluster.uid, &service, &wanted)
+    };
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
 
     let info = SealedSecrets::info_of_parameters(replica.identity.installation(), &cluster.uid, &service, &wanted);
@@ -49,10 +59,14 @@ pub async fn get_parameters(
 
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
-    let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let (_, resource) = found
+        .filter(|(resource, _)| resource.uid == service)
+        .ok_or_else(not_desired)?;
     let resource = held_specs::load_effective(&replica, &service, resource).await?;
     let place = Name::new(&cluster.namespace, &cluster.name);
-    let facts = ClusterFacts::load(&replica, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
+    let facts = ClusterFacts::load(&replica, &place)
+        .await?
+        .filter(|facts| *facts.uid == *cluster.uid);
     let facts = facts.ok_or_else(not_desired)?;
 
     let mut cache = InputCache::default();
@@ -62,7 +76,10 @@ pub async fn get_parameters(
         // An object was edited since, and a new state is about to be published. Mark the service again in case it is
         // not.
         let (uid, place) = (service.clone(), cluster.uid.to_string());
-        replica.store.transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await })).await?;
+        replica
+            .store
+            .transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await }))
+            .await?;
         replica.signals.dirty.notify_one();
         return Err(not_desired());
     }

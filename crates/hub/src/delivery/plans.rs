@@ -57,7 +57,10 @@ pub fn ask(
 
 /// Progress of a request; None: there is no such request.
 pub fn look(replica: &Replica, id: &str, service_uid: &str) -> Option<PlanAnswer> {
-    replica.memory.plans.look(id, service_uid, |uid| replica.memory.clusters.get(uid))
+    replica
+        .memory
+        .plans
+        .look(id, service_uid, |uid| replica.memory.clusters.get(uid))
 }
 
 /// The answer to the next poll names waiting requests; a connected agent gets a hint to poll.
@@ -72,7 +75,9 @@ pub async fn get_plan(State(replica): State<Arc<Replica>>, headers: HeaderMap) -
     let cluster = authenticate(&replica, &headers)?;
     let taken = replica.memory.plans.take(&cluster.uid);
     tell_agent(&replica, &cluster.uid);
-    let Some((id, entry)) = taken else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let Some((id, entry)) = taken else {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
     let identity = &replica.identity;
     let statement = Verbatim::from(PlanStatement {
         installation: identity.installation().to_owned(),
@@ -82,7 +87,12 @@ pub async fn get_plan(State(replica): State<Arc<Replica>>, headers: HeaderMap) -
         key_id: identity.key_id().to_owned(),
     });
     let signature = BASE64.encode(identity.sign(&statement.message_for(PlanStatement::PREFIX)));
-    Ok(Json(PlanRequest { statement, signature, entry }).into_response())
+    Ok(Json(PlanRequest {
+        statement,
+        signature,
+        entry,
+    })
+    .into_response())
 }
 
 /// Maximum bytes of a body: the plan, and the fields around it.

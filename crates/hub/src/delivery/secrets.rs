@@ -37,9 +37,14 @@ pub async fn get_secrets(
     let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     let (row, agent) = {
         let mut tables = replica.store.tables().await?;
-        (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
+        (
+            load_desired(&mut tables, &cluster.uid).await?,
+            load_agent(&mut tables, &cluster.uid).await?,
+        )
     };
-    let not_desired = || Refusal::SecretsNotDesired { service: service.clone() };
+    let not_desired = || Refusal::SecretsNotDesired {
+        service: service.clone(),
+    };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
@@ -47,11 +52,15 @@ pub async fn get_secrets(
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
-    let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let (_, resource) = found
+        .filter(|(resource, _)| resource.uid == service)
+        .ok_or_else(not_desired)?;
     let resource = held_specs::load_effective(&replica, &service, resource).await?;
     let loaded = load(&replica.store, &name.namespace, &resource.spec.secrets).await?;
     // If a Secret was edited since, a new state is about to be published.
-    let json = loaded.ok().filter(|json| self::mac(&replica.identity, &service, json) == wanted);
+    let json = loaded
+        .ok()
+        .filter(|json| self::mac(&replica.identity, &service, json) == wanted);
     let info = SealedSecrets::info(replica.identity.installation(), &cluster.uid, &service, &wanted);
     Ok(Json(seal(&agent, &info, &json.ok_or_else(not_desired)?)?))
 }
@@ -70,7 +79,12 @@ pub fn seal(agent: &Agent, info: &[u8], json: &[u8]) -> Result<SealedSecrets, Re
     let sealed = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(info, &[], json, &key);
     // When the agent joined, only the key's length was checked.
     let (encapsulated, ciphertext) = sealed.map_err(|error| {
-        Refusal::Invalid(format!("nothing can be sealed to this agent's key ({error}); join again"))
+        Refusal::Invalid(format!(
+            "nothing can be sealed to this agent's key ({error}); join again"
+        ))
     })?;
-    Ok(SealedSecrets { encapsulated: BASE64.encode(encapsulated.0), ciphertext: BASE64.encode(ciphertext) })
+    Ok(SealedSecrets {
+        encapsulated: BASE64.encode(encapsulated.0),
+        ciphertext: BASE64.encode(ciphertext),
+    })
 }

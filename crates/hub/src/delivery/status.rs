@@ -61,10 +61,14 @@ pub async fn post_status(
     check_versions(&report.agent_version, &report.kubernetes_version)?;
 
     if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
-        return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
+        return Err(Refusal::Invalid(
+            "a report's sequence must be above its base".to_owned(),
+        ));
     }
     if report.services.len() > MAX_REPORTED_SERVICES {
-        return Err(Refusal::Invalid(format!("a report speaks of more than {MAX_REPORTED_SERVICES} services")));
+        return Err(Refusal::Invalid(format!(
+            "a report speaks of more than {MAX_REPORTED_SERVICES} services"
+        )));
     }
 
     if let Some(accepted) = &report.accepted {
@@ -95,7 +99,9 @@ pub async fn post_status(
 /// Rows are encoded outside the transaction, because compressing inside it would delay all writers of the hub.
 fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
     if service.objects.len() > MAX_REPORTED_OBJECTS {
-        return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_REPORTED_OBJECTS} objects")));
+        return Err(Refusal::Invalid(format!(
+            "a service's report holds more than {MAX_REPORTED_OBJECTS} objects"
+        )));
     }
     service.message = cut(&service.message, MAX_MESSAGE_BYTES);
     service.hooks.truncate(MAX_REPORTED_HOOKS);
@@ -119,15 +125,19 @@ fn encode_agent(mut report: AgentReport) -> Result<String, Refusal> {
     if let Some(limits) = &mut report.limits {
         for patterns in [&mut limits.accounts, &mut limits.namespaces, &mut limits.denied_kinds] {
             patterns.truncate(MAX_LIMITS);
-            patterns.iter_mut().for_each(|pattern| *pattern = cut(pattern, MAX_MESSAGE_BYTES));
+            patterns
+                .iter_mut()
+                .for_each(|pattern| *pattern = cut(pattern, MAX_MESSAGE_BYTES));
         }
     }
     serde_json::to_string(&report).map_err(|error| Refusal::Invalid(error.to_string()))
 }
 
 pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
-    let damaged =
-        |problem: String| StoreError::Row { what: format!("report about service {}", row.service_uid), problem };
+    let damaged = |problem: String| StoreError::Row {
+        what: format!("report about service {}", row.service_uid),
+        problem,
+    };
     let json = zstd::bulk::decompress(&row.body, MAX_REPORT_BYTES).map_err(|error| damaged(error.to_string()))?;
     serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
 }
@@ -149,8 +159,15 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
     // Outside the transaction, so that reports on invented services don't delay the hub's other writers.
     let known = services_of(replica, &uid, report.services.keys()).await?;
     let mut rows = Vec::with_capacity(known.len());
-    for (service_uid, service) in report.services.into_iter().filter(|(service_uid, _)| known.contains(service_uid)) {
-        let removed = service.as_ref().filter(|said| said.outcome == Outcome::Removed).map(|said| said.entry);
+    for (service_uid, service) in report
+        .services
+        .into_iter()
+        .filter(|(service_uid, _)| known.contains(service_uid))
+    {
+        let removed = service
+            .as_ref()
+            .filter(|said| said.outcome == Outcome::Removed)
+            .map(|said| said.entry);
         let body = service.map(|mut service| encode(&mut service)).transpose()?;
         rows.push((service_uid, body, removed));
     }
@@ -179,8 +196,10 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
                 let reported: Vec<_> = rows.iter().map(|(service_uid, ..)| service_uid.as_str()).collect();
                 names_of_services(tx, &uid, &reported).await?
             };
-            let own: HashMap<String, Name> =
-                own.into_iter().map(|(uid, namespace, name)| (uid, Name { namespace, name })).collect();
+            let own: HashMap<String, Name> = own
+                .into_iter()
+                .map(|(uid, namespace, name)| (uid, Name { namespace, name }))
+                .collect();
             let released: HashMap<String, Digest> = released_of_cluster(tx, &uid)
                 .await?
                 .into_iter()
@@ -204,7 +223,16 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
                 match body {
                     Some(body) => {
                         let (service_uid, cluster_uid) = (service_uid.clone(), uid.clone());
-                        save_report(tx, &Report { service_uid, cluster_uid, received, body }).await?;
+                        save_report(
+                            tx,
+                            &Report {
+                                service_uid,
+                                cluster_uid,
+                                received,
+                                body,
+                            },
+                        )
+                        .await?;
                     }
                     None => delete_report(tx, &service_uid).await?,
                 }
@@ -219,7 +247,12 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
                 None => false,
             };
             let services = own.into_values().collect();
-            Ok(Ok(Saved { services, versions_changed, agent_changed, let_go }))
+            Ok(Ok(Saved {
+                services,
+                versions_changed,
+                agent_changed,
+                let_go,
+            }))
         })
     });
 
@@ -236,7 +269,11 @@ async fn services_of(
     let mut tables = replica.store.tables().await?;
     let own = names_of_services(&mut tables, cluster_uid, &reported).await?;
     let released = released_of_cluster(&mut tables, cluster_uid).await?;
-    Ok(own.into_iter().map(|(uid, ..)| uid).chain(released.into_iter().map(|row| row.service_uid)).collect())
+    Ok(own
+        .into_iter()
+        .map(|(uid, ..)| uid)
+        .chain(released.into_iter().map(|row| row.service_uid))
+        .collect())
 }
 
 /// A statement of this hub that is newer than its database proves that the database was restored from a backup. The
@@ -249,15 +286,22 @@ async fn prove_epoch(replica: &Replica, cluster: &ClusterState, accepted: &Accep
     }
     let current = {
         let mut tables = replica.store.tables().await?;
-        load_desired(&mut tables, &cluster.uid).await?.map(|row| (row.epoch, row.generation, row.tag))
+        load_desired(&mut tables, &cluster.uid)
+            .await?
+            .map(|row| (row.epoch, row.generation, row.tag))
     };
-    let Some((epoch, generation, tag)) = current else { return Ok(()) };
+    let Some((epoch, generation, tag)) = current else {
+        return Ok(());
+    };
     let newer = (statement.epoch, statement.generation) > (epoch, generation);
     let forked = (statement.epoch, statement.generation) == (epoch, generation) && statement.tag != tag;
     if !newer && !forked {
         return Ok(());
     }
-    let key = replica.identity.signing_key(&statement.key_id).and_then(SigningKey::bytes);
+    let key = replica
+        .identity
+        .signing_key(&statement.key_id)
+        .and_then(SigningKey::bytes);
     let proven = key.and_then(|key| verify_signature(&key, &statement.message(), &accepted.signature));
     if proven.is_none() {
         tracing::warn!(cluster = %cluster.name, "an agent shows a newer statement that this hub did not sign");
@@ -276,14 +320,19 @@ async fn raise_epoch(replica: &Replica, cluster: &ClusterState, epoch: u64) -> R
     let uid = cluster.uid.to_string();
     let raised = replica.store.transact(move |tx| {
         Box::pin(async move {
-            let Some(mut row) = load_desired(tx, &uid).await? else { return Ok(()) };
+            let Some(mut row) = load_desired(tx, &uid).await? else {
+                return Ok(());
+            };
             if row.epoch < epoch {
                 // The state gets its signature and number when it is computed; the old row only says where those
                 // continue.
                 row.epoch = epoch;
                 row.signature = String::new();
                 let entries = super::desired::read_content(&row)?.entries;
-                row.bundles = entries.iter().filter_map(|entry| super::desired::bundle(entry)).collect();
+                row.bundles = entries
+                    .iter()
+                    .filter_map(|entry| super::desired::bundle(entry))
+                    .collect();
                 save_desired(tx, &row).await?;
             }
             mark_restored(tx, &uid, epoch).await?;
@@ -330,6 +379,8 @@ async fn ask_sources(replica: &Replica, cluster_uid: &str) -> Result<(), StoreEr
 /// none yet.
 pub async fn load_objects(replica: &Replica, service_uid: &str) -> Result<Vec<ObjectReport>, StoreError> {
     let mut tables = replica.store.tables().await?;
-    let Some(row) = load_report(&mut tables, service_uid).await? else { return Ok(Vec::new()) };
+    let Some(row) = load_report(&mut tables, service_uid).await? else {
+        return Ok(Vec::new());
+    };
     Ok(decode(&row)?.objects)
 }

@@ -67,7 +67,12 @@ fn verify<'a>(identity: &Identity, token: &'a str) -> Option<Claims<'a>> {
     }
     let mut parts = claims.split('.');
     let (cluster_uid, key_print, instance) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Claims { cluster_uid, key_print, instance, expires: parts.next()?.parse().ok()? })
+    Some(Claims {
+        cluster_uid,
+        key_print,
+        instance,
+        expires: parts.next()?.parse().ok()?,
+    })
 }
 
 /// The cluster whose agent sends the request, which counts as its heartbeat.
@@ -77,19 +82,29 @@ pub fn authenticate(replica: &Replica, headers: &HeaderMap) -> Result<Arc<Cluste
 
 /// The same, with the process that sends it.
 pub fn identify<'a>(replica: &Replica, headers: &'a HeaderMap) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
-    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let claims = token.and_then(|token| verify(&replica.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let claims = token
+        .and_then(|token| verify(&replica.identity, token))
+        .ok_or(Refusal::AccessTokenUnknown)?;
     let now = Timestamp::now().as_second();
     if claims.expires <= now {
         return Err(Refusal::AccessTokenExpired);
     }
     super::check_loaded(replica)?;
-    let state = replica.memory.clusters.get(claims.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
+    let state = replica
+        .memory
+        .clusters
+        .get(claims.cluster_uid)
+        .ok_or(Refusal::IdentityUnknown)?;
     if state.key_print.as_deref() != Some(claims.key_print) {
         return Err(Refusal::IdentityUnknown);
     }
     check_instance(replica, &state, claims.instance, None)?;
-    let protocol = headers.get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
+    let protocol = headers
+        .get(PROTOCOL_HEADER)
+        .and_then(|value| parse_protocol(value.to_str().ok()?));
     if protocol.is_some_and(|protocol| state.note_protocol(protocol)) {
         replica.check_cluster(&state.uid);
     }
@@ -100,9 +115,15 @@ pub fn identify<'a>(replica: &Replica, headers: &'a HeaderMap) -> Result<(Arc<Cl
 /// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further
 /// checks.
 pub fn cluster_of(replica: &Replica, headers: &HeaderMap) -> Option<String> {
-    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
     let claims = verify(&replica.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;
-    replica.memory.clusters.get(claims.cluster_uid).map(|state| state.uid.to_string())
+    replica
+        .memory
+        .clusters
+        .get(claims.cluster_uid)
+        .map(|state| state.uid.to_string())
 }
 
 /// Refuses two processes with one identity, as in a copied cluster: both would act on one signed state in two places
@@ -132,7 +153,9 @@ pub async fn post_token(
 
     let (agent, keys) = {
         let mut tables = replica.store.tables().await?;
-        let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
+        let agent = load_agent(&mut tables, &assertion.cluster_uid)
+            .await?
+            .ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
 
@@ -147,13 +170,19 @@ pub async fn post_token(
 
     let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
     let (instance, standby) = (assertion.instance.clone(), assertion.standby);
-    let state = replica.memory.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
+    let state = replica
+        .memory
+        .clusters
+        .get(&agent.cluster_uid)
+        .ok_or(Refusal::IdentityUnknown)?;
     if !standby {
         check_instance(&replica, &state, &instance, Some(&assertion.host))?;
     }
     let wait = next.as_ref().map_or(Duration::ZERO, |_| state.until_sole(&instance));
     if !wait.is_zero() {
-        return Err(Refusal::KeysEarly { seconds: wait.as_secs() + 1 });
+        return Err(Refusal::KeysEarly {
+            seconds: wait.as_secs() + 1,
+        });
     }
 
     note_clock(&replica, &agent.cluster_uid, assertion.system_time, now);
@@ -174,31 +203,48 @@ pub async fn post_token(
 
     // A standby process learns that its identity is known, with a token that it can't use.
     let life = if standby { 0 } else { TOKEN_SECONDS };
-    let token = issue(&replica.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
-    Ok(Json(TokenAnswer { token, expires_in: life, hub_time: now }))
+    let token = issue(
+        &replica.identity,
+        &agent.cluster_uid,
+        &key_print,
+        &instance,
+        now.saturating_add_unsigned(life),
+    );
+    Ok(Json(TokenAnswer {
+        token,
+        expires_in: life,
+        hub_time: now,
+    }))
 }
 
 /// Notes how far off the clock of an agent's machine is.
 pub fn note_clock(replica: &Replica, cluster_uid: &str, system_time: Option<i64>, now: i64) {
-    let (Some(time), Some(state)) = (system_time, replica.memory.clusters.get(cluster_uid)) else { return };
+    let (Some(time), Some(state)) = (system_time, replica.memory.clusters.get(cluster_uid)) else {
+        return;
+    };
     if state.note_clock(time.saturating_sub(now)) {
         replica.check_cluster(cluster_uid);
     }
 }
 
 fn parse_assertion(signed: &SignedAssertion) -> Result<Assertion, Refusal> {
-    let bytes =
-        BASE64.decode(&signed.assertion).map_err(|_| Refusal::Invalid("the assertion is not base64".to_owned()))?;
+    let bytes = BASE64
+        .decode(&signed.assertion)
+        .map_err(|_| Refusal::Invalid("the assertion is not base64".to_owned()))?;
     let assertion: Assertion = serde_json::from_slice(&bytes)
         .map_err(|error| Refusal::Invalid(format!("the assertion is not readable: {error}")))?;
     let nonce_ok = assertion.nonce.len() == NONCE_LENGTH && assertion.nonce.bytes().all(|b| b.is_ascii_hexdigit());
     if !nonce_ok {
-        return Err(Refusal::Invalid("the assertion's nonce is not 16 bytes in hex".to_owned()));
+        return Err(Refusal::Invalid(
+            "the assertion's nonce is not 16 bytes in hex".to_owned(),
+        ));
     }
     let instance_ok = assertion.instance.is_empty()
         || (assertion.instance.len() == INSTANCE_LENGTH && assertion.instance.bytes().all(|b| b.is_ascii_hexdigit()));
     if !instance_ok {
-        return Err(Refusal::Invalid("the assertion's instance is not 8 bytes in hex".to_owned()));
+        return Err(Refusal::Invalid(
+            "the assertion's instance is not 8 bytes in hex".to_owned(),
+        ));
     }
     check_versions(&assertion.agent_version, &assertion.kubernetes_version)?;
     check_versions(&assertion.host, "")?;
@@ -210,12 +256,16 @@ pub fn check_versions(agent: &str, kubernetes: &str) -> Result<(), Refusal> {
     if fits(agent) && fits(kubernetes) {
         return Ok(());
     }
-    Err(Refusal::Invalid(format!("a version is longer than {MAX_VERSION_BYTES} bytes or holds control characters")))
+    Err(Refusal::Invalid(format!(
+        "a version is longer than {MAX_VERSION_BYTES} bytes or holds control characters"
+    )))
 }
 
 pub fn verify_signature(public_key: &[u8], message: &[u8], signature: &str) -> Option<()> {
     let signature = BASE64.decode(signature).ok()?;
-    UnparsedPublicKey::new(&ED25519, public_key).verify(message, &signature).ok()
+    UnparsedPublicKey::new(&ED25519, public_key)
+        .verify(message, &signature)
+        .ok()
 }
 
 /// The new key that has signed; None: the key in use has.
@@ -281,7 +331,9 @@ async fn use_assertion(
                 tracing::info!(cluster = agent.cluster_uid, "an agent has switched to new keys");
             }
 
-            let row = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| first_keys(&agent));
+            let row = load_agent_keys(tx, &agent.cluster_uid)
+                .await?
+                .unwrap_or_else(|| first_keys(&agent));
             let told = AgentKeys {
                 sequence: i64::try_from(assertion.position.sequence).unwrap_or(i64::MAX),
                 link: assertion.position.link.map(|link| link.to_string()).unwrap_or_default(),

@@ -78,9 +78,15 @@ impl Word {
     /// Returns what counts now on an object. A decision without a time is new and counts.
     pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Said> {
         let reason = self.said(object)?;
-        let at = object["status"][self.at].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let by = object["status"][self.by].as_str().unwrap_or("an unknown user").to_owned();
-        at.is_none_or(|at| now.duration_since(at) < self.lasts).then_some(Said { by, reason })
+        let at = object["status"][self.at]
+            .as_str()
+            .and_then(|text| text.parse::<Timestamp>().ok());
+        let by = object["status"][self.by]
+            .as_str()
+            .unwrap_or("an unknown user")
+            .to_owned();
+        at.is_none_or(|at| now.duration_since(at) < self.lasts)
+            .then_some(Said { by, reason })
     }
 
     /// Removes the annotation if its time is over.
@@ -90,7 +96,10 @@ impl Word {
         name: &Name,
         resource: &Resource,
     ) -> Result<Standing, StoreError> {
-        if resource.object["metadata"]["annotations"].get(self.annotation).is_none() {
+        if resource.object["metadata"]["annotations"]
+            .get(self.annotation)
+            .is_none()
+        {
             return Ok(Standing::None);
         }
 
@@ -109,7 +118,9 @@ impl Word {
 
         let age = now.duration_since(said);
         if age < self.lasts {
-            return Ok(Standing::Open(Duration::try_from(self.lasts - age).unwrap_or(SOON).max(SOON)));
+            return Ok(Standing::Open(
+                Duration::try_from(self.lasts - age).unwrap_or(SOON).max(SOON),
+            ));
         }
 
         resources::change::<T>(&replica.store, name, &resource.uid, "", |object| {
@@ -144,7 +155,9 @@ pub async fn owning_set<'a>(
     let Some(member) = member_of_service(&mut *replica.store.tables().await?, service_uid).await? else {
         return Ok(None);
     };
-    Ok(owners.find(|(_, uid)| *uid == member.set_uid).map(|(name, _)| (Name::new(namespace, name), member.set_uid)))
+    Ok(owners
+        .find(|(_, uid)| *uid == member.set_uid)
+        .map(|(name, _)| (Name::new(namespace, name), member.set_uid)))
 }
 
 /// The override of a set that counts now.
@@ -154,7 +167,11 @@ pub async fn override_of_set(
     uid: &str,
     now: Timestamp,
 ) -> Result<Option<Said>, StoreError> {
-    let found = replica.store.get(&ServiceSet::key(name)).await?.filter(|found| found.uid == uid);
+    let found = replica
+        .store
+        .get(&ServiceSet::key(name))
+        .await?
+        .filter(|found| found.uid == uid);
     Ok(found.and_then(|found| OVERRIDE.counting(&found.object, now)))
 }
 
@@ -170,7 +187,9 @@ mod tests {
                 "metadata": {"annotations": {OVERRIDE_FREEZE: reason}},
                 "status": {"overriddenBy": "ada", OVERRIDDEN_AT: at},
             });
-            let said = OVERRIDE.counting(&object, now).map(|said| format!("{}: {}", said.by, said.reason));
+            let said = OVERRIDE
+                .counting(&object, now)
+                .map(|said| format!("{}: {}", said.by, said.reason));
             assert_eq!(said.as_deref(), expected);
         };
         check(" a hole ", json!("2026-12-24T11:00:00Z"), Some("ada: a hole"));

@@ -60,14 +60,28 @@ impl Handing {
     pub fn new(known: &Windows, cluster: &ClusterFacts) -> Self {
         let (all, now) = (known.all(), known.now());
         let concerns = |known: &&Known| {
-            let is_over = known.window.at(now) == Standing { in_force: false, until: None };
+            let is_over = known.window.at(now)
+                == Standing {
+                    in_force: false,
+                    until: None,
+                };
             // A window of type Allow that is over still keeps changes from starting at other times.
             !(is_over && known.spec.r#type == WindowType::Deny)
                 && selects(&known.spec.cluster_selector, &cluster.labels)
                 && (known.spec.clusters.is_empty() || known.spec.clusters.contains(&cluster.name.name))
         };
-        let windows = all.iter().filter(concerns).map(|known| (known.clone(), Vec::new())).collect();
-        Self { windows, cluster: cluster.clone(), overrides: BTreeMap::new(), count: 0, sets: HashMap::new() }
+        let windows = all
+            .iter()
+            .filter(concerns)
+            .map(|known| (known.clone(), Vec::new()))
+            .collect();
+        Self {
+            windows,
+            cluster: cluster.clone(),
+            overrides: BTreeMap::new(),
+            count: 0,
+            sets: HashMap::new(),
+        }
     }
 
     pub async fn add(&mut self, replica: &Replica, facts: &ServiceFacts, entry: Digest) -> Result<(), StoreError> {
@@ -104,13 +118,19 @@ impl Handing {
     async fn is_overridden(&mut self, replica: &Replica, facts: &ServiceFacts) -> Result<bool, StoreError> {
         let now = Timestamp::now();
         let (metadata, status) = (&facts.service.metadata, &facts.service.status);
-        if metadata.annotations.as_ref().is_some_and(|all| all.contains_key(farwater_api::OVERRIDE_FREEZE)) {
+        if metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|all| all.contains_key(farwater_api::OVERRIDE_FREEZE))
+        {
             let object = json!({"metadata": {"annotations": metadata.annotations}, "status": status});
             if OVERRIDE.counting(&object, now).is_some() {
                 return Ok(true);
             }
         }
-        let Some(owners) = &metadata.owner_references else { return Ok(false) };
+        let Some(owners) = &metadata.owner_references else {
+            return Ok(false);
+        };
         let owners = owners.iter().map(|owner| (owner.name.as_str(), owner.uid.as_str()));
         let found = owning_set(replica, &facts.uid, &facts.name.namespace, owners).await?;
 
@@ -140,12 +160,19 @@ impl Handing {
 
         windows.sort_by(|a, b| {
             let place = |window: &HandedWindow| {
-                (window.r#type == WindowType::Allow.to_string(), window.namespace.clone(), window.name.clone())
+                (
+                    window.r#type == WindowType::Allow.to_string(),
+                    window.namespace.clone(),
+                    window.name.clone(),
+                )
             };
             place(a).cmp(&place(b))
         });
         windows.truncate(MAX_HANDED);
-        (!windows.is_empty()).then_some(HandedWindows { windows, overrides: self.overrides })
+        (!windows.is_empty()).then_some(HandedWindows {
+            windows,
+            overrides: self.overrides,
+        })
     }
 }
 
@@ -162,7 +189,8 @@ async fn read(replica: &Replica) -> Result<Vec<Known>, StoreError> {
     replica.memory.windows.look_again();
 
     let is_in = |all: &[Known], one: &Known| {
-        all.iter().any(|known| (&known.namespace, &known.name, &known.spec) == (&one.namespace, &one.name, &one.spec))
+        all.iter()
+            .any(|known| (&known.namespace, &known.name, &known.spec) == (&one.namespace, &one.name, &one.spec))
     };
     let gone = before.iter().filter(|known| !is_in(&now, known)).cloned();
     let come = now.iter().filter(|known| !is_in(&before, known)).cloned();
@@ -185,7 +213,11 @@ pub async fn follow(replica: &Replica) -> Result<(), StoreError> {
                 && selects(&spec.cluster_selector, &state.labels)
         };
         let all = replica.memory.clusters.all();
-        clusters.extend(all.iter().filter(|state| concerns(state)).map(|state| state.uid.to_string()));
+        clusters.extend(
+            all.iter()
+                .filter(|state| concerns(state))
+                .map(|state| state.uid.to_string()),
+        );
     }
 
     if clusters.is_empty() {
@@ -215,7 +247,12 @@ struct Listed {
 impl Listed {
     fn known(self) -> Known {
         let Key { namespace, name, .. } = self.resource.key;
-        Known { namespace, name, spec: self.typed.spec, window: self.window }
+        Known {
+            namespace,
+            name,
+            spec: self.typed.spec,
+            window: self.window,
+        }
     }
 }
 
@@ -230,10 +267,18 @@ async fn list(replica: &Replica) -> Result<Vec<Listed>, StoreError> {
             // Admission refuses these; another version of the hub accepted it.
             Err(problems) => {
                 let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                (Window::unreadable(namespace, name, &typed.spec, &problems), Some(told.join("; ")))
+                (
+                    Window::unreadable(namespace, name, &typed.spec, &problems),
+                    Some(told.join("; ")),
+                )
             }
         };
-        Ok(Listed { resource, typed, window, problem })
+        Ok(Listed {
+            resource,
+            typed,
+            window,
+            problem,
+        })
     };
     rows.into_iter().map(read).collect()
 }
@@ -263,8 +308,11 @@ async fn advance(replica: &Replica, known: &mut HashMap<String, bool>) -> Result
     let windows = &replica.memory.windows;
     let edited = windows.edited.swap(false, Ordering::AcqRel);
     let now = windows.now();
-    let standings: Vec<(String, Standing)> =
-        windows.all().iter().map(|known| (known.window.name().to_owned(), known.window.at(now))).collect();
+    let standings: Vec<(String, Standing)> = windows
+        .all()
+        .iter()
+        .map(|known| (known.window.name().to_owned(), known.window.at(now)))
+        .collect();
     let turned: Vec<&str> = standings
         .iter()
         .filter(|(name, standing)| known.get(name) != Some(&standing.in_force))
@@ -280,7 +328,10 @@ async fn advance(replica: &Replica, known: &mut HashMap<String, bool>) -> Result
             windows.edited.fetch_or(edited, Ordering::AcqRel);
             return Err(error);
         }
-        *known = standings.iter().map(|(name, standing)| (name.clone(), standing.in_force)).collect();
+        *known = standings
+            .iter()
+            .map(|(name, standing)| (name.clone(), standing.in_force))
+            .collect();
     }
 
     if standings.is_empty() {
@@ -318,9 +369,19 @@ async fn wake(replica: &Replica, edited: bool, turned: &[&str], now: Timestamp) 
 
 /// Writes the status of each window, if it differs.
 async fn tell(replica: &Replica, now: Timestamp) -> Result<(), StoreError> {
-    for Listed { resource, typed, window, problem } in list(replica).await? {
+    for Listed {
+        resource,
+        typed,
+        window,
+        problem,
+    } in list(replica).await?
+    {
         let standing = window.at(now);
-        let previous = typed.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let previous = typed
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice())
+            .unwrap_or_default();
         let generation = typed.metadata.generation.unwrap_or(0);
         let verdicts = judge(standing, problem);
         let status = ChangeWindowStatus {
@@ -338,17 +399,33 @@ async fn tell(replica: &Replica, now: Timestamp) -> Result<(), StoreError> {
 fn judge(standing: Standing, problem: Option<String>) -> Vec<Verdict> {
     match (problem, standing) {
         (Some(problem), _) => Verdict::stalled("SpecInvalid", format!("nothing that it concerns changes: {problem}")),
-        (None, Standing { in_force: true, until: Some(until) }) => {
-            Verdict::ready("InForce", format!("in force until {until}"))
-        }
-        (None, Standing { in_force: true, until: None }) => {
-            Verdict::ready("InForce", "in force until a person ends it")
-        }
-        (None, Standing { in_force: false, until: Some(begin) }) => {
-            Verdict::ready("Waiting", format!("in force from {begin} on"))
-        }
-        (None, Standing { in_force: false, until: None }) => {
-            Verdict::ready("Over", "over: it is never in force again, and can be deleted")
-        }
+        (
+            None,
+            Standing {
+                in_force: true,
+                until: Some(until),
+            },
+        ) => Verdict::ready("InForce", format!("in force until {until}")),
+        (
+            None,
+            Standing {
+                in_force: true,
+                until: None,
+            },
+        ) => Verdict::ready("InForce", "in force until a person ends it"),
+        (
+            None,
+            Standing {
+                in_force: false,
+                until: Some(begin),
+            },
+        ) => Verdict::ready("Waiting", format!("in force from {begin} on")),
+        (
+            None,
+            Standing {
+                in_force: false,
+                until: None,
+            },
+        ) => Verdict::ready("Over", "over: it is never in force again, and can be deleted"),
     }
 }

@@ -39,7 +39,10 @@ fn read(namespace: &Value) -> Option<Arc<str>> {
 
 /// Reads why nothing may be deleted; None: deletions are allowed.
 pub async fn find(store: &Store) -> Result<Option<Arc<str>>, StoreError> {
-    Ok(store.get(&resources::admin_namespace()).await?.and_then(|namespace| read(&namespace.object)))
+    Ok(store
+        .get(&resources::admin_namespace())
+        .await?
+        .and_then(|namespace| read(&namespace.object)))
 }
 
 /// Called before anything is decided.
@@ -53,7 +56,10 @@ pub async fn load(replica: &Replica) -> Result<(), StoreError> {
 pub async fn follow(replica: &Replica, namespace: Option<&Value>) -> Result<(), StoreError> {
     replica.memory.freeze.set(namespace.and_then(read));
     replica.memory.sets.look_at_all();
-    replica.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
+    replica
+        .store
+        .transact(|tx| Box::pin(async move { mark_all(tx).await }))
+        .await?;
     replica.signals.dirty.notify_one();
     resources::each_name::<ServiceDeployment>(&replica.store, |name| replica.queues.summaries.add(name)).await
 }
@@ -71,7 +77,12 @@ pub struct Standing<'a> {
 
 /// Saves whether a service's prune is held, and stops all deletions if too many became held lately.
 pub async fn note_report(replica: &Replica, standing: Standing<'_>) -> Result<(), StoreError> {
-    let Standing { report, was_held, by_hub, .. } = standing;
+    let Standing {
+        report,
+        was_held,
+        by_hub,
+        ..
+    } = standing;
     let is_held = report.held_prune.as_ref().is_some_and(|held| !held.until_applied);
     // An unfinished attempt does not show that nothing is held.
     if !is_held && (report.held_prune.is_some() || report.outcome != Outcome::Applied) {
@@ -83,7 +94,10 @@ pub async fn note_report(replica: &Replica, standing: Standing<'_>) -> Result<()
     match (is_held, known) {
         (true, Some(_)) | (false, None) => Ok(()),
         (false, Some(_)) => {
-            replica.store.transact(move |tx| Box::pin(async move { delete_prune_hold(tx, &uid).await })).await
+            replica
+                .store
+                .transact(move |tx| Box::pin(async move { delete_prune_hold(tx, &uid).await }))
+                .await
         }
         (true, None) => {
             let now = Timestamp::now();
@@ -152,10 +166,26 @@ pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, Stor
     let mut object: Value = (*namespace.object).clone();
     object["metadata"]["annotations"][FREEZE_PRUNES] = reasons.into();
     let object = manage(&key.kind, "", Some(&namespace.object), object, now);
-    let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
+    let change = Change::Replace {
+        uid: namespace.uid.clone(),
+        version: namespace.version,
+        object,
+    };
     tx.write(Write { key, change }).await?;
 
-    let message = format!("all deletions of the fleet are stopped: {why}. To resume them: kubectl {}", release());
-    events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen".into(), message }).await?;
+    let message = format!(
+        "all deletions of the fleet are stopped: {why}. To resume them: kubectl {}",
+        release()
+    );
+    events::tell(
+        tx,
+        &namespace,
+        &Told {
+            is_warning: true,
+            reason: "PrunesFrozen".into(),
+            message,
+        },
+    )
+    .await?;
     Ok(true)
 }

@@ -49,7 +49,11 @@ pub enum CertificateError {
         "load the server's certificate: {} {problem}. Remove {} and {} to have them issued again by the same authority",
         .certificate.display(), .certificate.display(), .key.display()
     )]
-    Server { certificate: PathBuf, key: PathBuf, problem: &'static str },
+    Server {
+        certificate: PathBuf,
+        key: PathBuf,
+        problem: &'static str,
+    },
 }
 
 fn issue(action: &'static str) -> impl FnOnce(rcgen::Error) -> CertificateError {
@@ -66,7 +70,14 @@ impl ServerNames {
         let own = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].map(|ip: IpAddr| ip.to_string());
         let names = given.into_iter().chain(own).chain(["localhost".to_owned()]);
         // One spelling per address and name, so that they compare equal to those of a certificate.
-        Self(names.map(|name| name.parse::<IpAddr>().map_or(name.to_ascii_lowercase(), |ip| ip.to_string())).collect())
+        Self(
+            names
+                .map(|name| {
+                    name.parse::<IpAddr>()
+                        .map_or(name.to_ascii_lowercase(), |ip| ip.to_string())
+                })
+                .collect(),
+        )
     }
 }
 
@@ -103,12 +114,23 @@ impl Authority {
     /// The key is written first: a crash between the two leaves a key whose certificate can be created again.
     fn load(keys: &Keys, names: (&str, &str), now: Timestamp) -> Result<Self, IdentityError> {
         if keys.established && !keys.exists(names.1) {
-            return Err(IdentityError::Missing { path: keys.path(names.1) });
+            return Err(IdentityError::Missing {
+                path: keys.path(names.1),
+            });
         }
-        let make_key = || Ok(KeyPair::generate().map_err(issue("make the authority's key"))?.serialize_pem());
-        let key = keys.load(names.0, make_key, |text| KeyPair::from_pem(text).map_err(|_| "is no PEM private key"))?;
+        let make_key = || {
+            Ok(KeyPair::generate()
+                .map_err(issue("make the authority's key"))?
+                .serialize_pem())
+        };
+        let key = keys.load(names.0, make_key, |text| {
+            KeyPair::from_pem(text).map_err(|_| "is no PEM private key")
+        })?;
         let pem = keys.load(names.1, || Ok(make_authority(&key, now)?), |text| Ok(text.to_owned()))?;
-        let corrupt = |problem| IdentityError::Corrupt { path: keys.path(names.1), problem };
+        let corrupt = |problem| IdentityError::Corrupt {
+            path: keys.path(names.1),
+            problem,
+        };
         let der = from_pem(CERTIFICATE, &pem).ok_or_else(|| corrupt("is no PEM certificate"))?;
         let certificate = CertificateDer::from(der.to_vec());
         let parsed = parse(&certificate).ok_or_else(|| corrupt("is no certificate"))?;
@@ -117,7 +139,11 @@ impl Authority {
         }
         let issuer =
             Issuer::from_ca_cert_der(&certificate, key).map_err(|_| corrupt("is no authority's certificate"))?;
-        Ok(Self { pem, certificate, issuer })
+        Ok(Self {
+            pem,
+            certificate,
+            issuer,
+        })
     }
 
     /// Its digest, as agents pin it.
@@ -140,7 +166,9 @@ impl Authority {
 
     /// Each authority has a name of its own.
     fn has_issued(&self, certificate: &CertificateDer<'_>) -> bool {
-        let (Some(issued), Some(own)) = (parse(certificate), parse(&self.certificate)) else { return false };
+        let (Some(issued), Some(own)) = (parse(certificate), parse(&self.certificate)) else {
+            return false;
+        };
         issued.issuer().as_raw() == own.subject().as_raw()
     }
 
@@ -163,8 +191,11 @@ impl Authority {
         let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
         let stored = match (read_private(&certificate)?, read_private(&key)?) {
             (Some(chain), Some(key_pem)) => {
-                let problem =
-                    |problem| CertificateError::Server { certificate: certificate.clone(), key: key.clone(), problem };
+                let problem = |problem| CertificateError::Server {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    problem,
+                };
                 read_server(&chain, &key_pem).map_err(problem)?
             }
             // Not written yet, or a crash happened between the two writes.
@@ -233,7 +264,9 @@ fn read_server(
 }
 
 fn make_authority(key: &KeyPair, now: Timestamp) -> Result<String, CertificateError> {
-    let certificate = authority_params(key, now).self_signed(key).map_err(issue("make the authority's certificate"))?;
+    let certificate = authority_params(key, now)
+        .self_signed(key)
+        .map_err(issue("make the authority's certificate"))?;
     Ok(to_pem(CERTIFICATE, certificate.der()))
 }
 
@@ -243,7 +276,9 @@ fn authority_params(key: &KeyPair, now: Timestamp) -> CertificateParams {
     let mut name = Digest::of(key.public_key_raw()).to_hex();
     name.truncate(8);
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, format!("farwater hub authority {name}"));
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("farwater hub authority {name}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, now, AUTHORITY_DAYS);
@@ -259,14 +294,20 @@ fn is_good(certificate: &CertificateDer<'_>, names: &ServerNames, now: Timestamp
 }
 
 fn names_of(certificate: &X509Certificate<'_>) -> BTreeSet<String> {
-    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return BTreeSet::new() };
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else {
+        return BTreeSet::new();
+    };
     let names = extension.value.general_names.iter();
     names
         .filter_map(|name| match name {
             GeneralName::DNSName(name) => Some((*name).to_ascii_lowercase()),
             GeneralName::IPAddress(bytes) => match bytes.len() {
-                4 => <[u8; 4]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
-                _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+                4 => <[u8; 4]>::try_from(*bytes)
+                    .ok()
+                    .map(|bytes| IpAddr::from(bytes).to_string()),
+                _ => <[u8; 16]>::try_from(*bytes)
+                    .ok()
+                    .map(|bytes| IpAddr::from(bytes).to_string()),
             },
             _ => None,
         })
@@ -280,7 +321,9 @@ pub fn certificate_end(der: &[u8]) -> Option<i64> {
 }
 
 pub(super) fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
-    x509_parser::parse_x509_certificate(certificate).ok().map(|(_, parsed)| parsed)
+    x509_parser::parse_x509_certificate(certificate)
+        .ok()
+        .map(|(_, parsed)| parsed)
 }
 
 fn private_key(der: &[u8]) -> PrivateKeyDer<'static> {
@@ -292,7 +335,11 @@ fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
     let day = |days: i64| {
         let time = now.saturating_add(SignedDuration::from_hours(24 * days)).unwrap_or(now);
         let date = time.to_zoned(TimeZone::UTC).date();
-        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+        rcgen::date_time_ymd(
+            date.year().into(),
+            date.month().unsigned_abs(),
+            date.day().unsigned_abs(),
+        )
     };
     params.not_before = day(-1);
     params.not_after = day(days);

@@ -50,10 +50,18 @@ pub fn read_keys(data_dir: &Path) -> Result<Vec<Enclosed>, EnclosedError> {
     let files = read_folder(&folder)?;
     for name in [INSTALLATION, SEAL] {
         if !files.contains_key(name) {
-            return Err(EnclosedError::Lacking { path: folder.join(name) });
+            return Err(EnclosedError::Lacking {
+                path: folder.join(name),
+            });
         }
     }
-    Ok(files.into_iter().map(|(name, content)| Enclosed { name: format!("{FOLDER}/{name}"), content }).collect())
+    Ok(files
+        .into_iter()
+        .map(|(name, content)| Enclosed {
+            name: format!("{FOLDER}/{name}"),
+            content,
+        })
+        .collect())
 }
 
 type Files = BTreeMap<String, Zeroizing<Vec<u8>>>;
@@ -67,9 +75,15 @@ fn read_folder(folder: &Path) -> Result<Files, EnclosedError> {
     for entry in entries {
         let entry = entry.map_err(FileError::of("read", folder))?;
         let path = entry.path();
-        let strange = |problem| EnclosedError::Strange { path: path.clone(), problem };
+        let strange = |problem| EnclosedError::Strange {
+            path: path.clone(),
+            problem,
+        };
         let metadata = entry.metadata().map_err(FileError::of("read", &path))?;
-        let name = entry.file_name().into_string().map_err(|_| strange("has a name that is no text"))?;
+        let name = entry
+            .file_name()
+            .into_string()
+            .map_err(|_| strange("has a name that is no text"))?;
         // A crash may leave a file that was being written.
         if !metadata.is_file() || name.ends_with(".tmp") {
             continue;
@@ -80,7 +94,10 @@ fn read_folder(folder: &Path) -> Result<Files, EnclosedError> {
         if files.len() == MAX_FILES {
             return Err(strange("is one file too many"));
         }
-        files.insert(name, Zeroizing::new(fs::read(&path).map_err(FileError::of("read", &path))?));
+        files.insert(
+            name,
+            Zeroizing::new(fs::read(&path).map_err(FileError::of("read", &path))?),
+        );
     }
     Ok(files)
 }
@@ -89,7 +106,10 @@ fn read_folder(folder: &Path) -> Result<Files, EnclosedError> {
 fn named(enclosed: &[Enclosed]) -> Result<Files, EnclosedError> {
     let mut files = Files::new();
     for file in enclosed {
-        let wrong = |problem| EnclosedError::Backup { name: file.name.clone(), problem };
+        let wrong = |problem| EnclosedError::Backup {
+            name: file.name.clone(),
+            problem,
+        };
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let name = file
             .name
@@ -101,7 +121,10 @@ fn named(enclosed: &[Enclosed]) -> Result<Files, EnclosedError> {
     }
     for name in [INSTALLATION, SEAL] {
         if !files.contains_key(name) {
-            return Err(EnclosedError::Backup { name: name.to_owned(), problem: "is not among them" });
+            return Err(EnclosedError::Backup {
+                name: name.to_owned(),
+                problem: "is not among them",
+            });
         }
     }
     Ok(files)
@@ -120,7 +143,9 @@ pub enum RestoredKeys {
 
 fn decide(present: &Files, backup: &Files) -> RestoredKeys {
     let installation = |files: &Files| {
-        let text = files.get(INSTALLATION).map(|text| String::from_utf8_lossy(text).into_owned())?;
+        let text = files
+            .get(INSTALLATION)
+            .map(|text| String::from_utf8_lossy(text).into_owned())?;
         parse_installation(&text).ok()
     };
     let ours = installation(present);
@@ -129,9 +154,17 @@ fn decide(present: &Files, backup: &Files) -> RestoredKeys {
     }
     // An exchange that was running when the backup was made is over.
     let is_lasting = |name: &&String| !matches!(name.as_str(), NEXT | WANTED);
-    let missing: Vec<String> =
-        backup.keys().filter(is_lasting).filter(|name| !present.contains_key(*name)).cloned().collect();
-    if missing.is_empty() { RestoredKeys::Kept } else { RestoredKeys::Completed(missing) }
+    let missing: Vec<String> = backup
+        .keys()
+        .filter(is_lasting)
+        .filter(|name| !present.contains_key(*name))
+        .cloned()
+        .collect();
+    if missing.is_empty() {
+        RestoredKeys::Kept
+    } else {
+        RestoredKeys::Completed(missing)
+    }
 }
 
 /// A backup's keys on the disk, beside the existing ones. Nothing is changed until [`StagedKeys::take_place`].
@@ -151,7 +184,10 @@ impl StagedKeys {
         if staged.keys == RestoredKeys::Replaced {
             let folder = staged.folder("restoring");
             remove_folder(&folder)?;
-            DirBuilder::new().mode(0o700).create(&folder).map_err(FileError::of("make the directory", &folder))?;
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&folder)
+                .map_err(FileError::of("make the directory", &folder))?;
             for (name, content) in &staged.backup {
                 write_private(&folder.join(name), content)?;
             }
@@ -169,8 +205,15 @@ impl StagedKeys {
         if is_ours {
             return Ok(read_seal_key(&self.data_dir)?);
         }
-        let text = self.backup.get(SEAL).map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default();
-        parse_secret(&text).map_err(|problem| EnclosedError::Backup { name: SEAL.to_owned(), problem })
+        let text = self
+            .backup
+            .get(SEAL)
+            .map(|text| String::from_utf8_lossy(text).into_owned())
+            .unwrap_or_default();
+        parse_secret(&text).map_err(|problem| EnclosedError::Backup {
+            name: SEAL.to_owned(),
+            problem,
+        })
     }
 
     /// The keys that the backup's rows may need, also if the hub keeps its own keys: its seal key may have been
@@ -229,7 +272,10 @@ mod tests {
     use crate::identity::Identity;
 
     fn enclosed(name: &str, content: &str) -> Enclosed {
-        Enclosed { name: name.to_owned(), content: content.as_bytes().to_vec().into() }
+        Enclosed {
+            name: name.to_owned(),
+            content: content.as_bytes().to_vec().into(),
+        }
     }
 
     struct Place {
@@ -239,7 +285,9 @@ mod tests {
     impl Place {
         /// A data directory with keys of its own.
         fn make() -> Self {
-            let place = Self { folder: tempfile::tempdir().unwrap() };
+            let place = Self {
+                folder: tempfile::tempdir().unwrap(),
+            };
             place.identity();
             place
         }
@@ -272,13 +320,25 @@ mod tests {
         let backup = lost.keys();
         let staged = StagedKeys::stage(&new.data(), &backup).unwrap();
         assert_eq!(staged.seal_key().unwrap().bytes(), was.seal_key().bytes());
-        assert_eq!(new.identity().installation(), made.installation(), "nothing is changed yet");
+        assert_eq!(
+            new.identity().installation(),
+            made.installation(),
+            "nothing is changed yet"
+        );
         drop(staged);
 
         assert_eq!(new.restore(&backup), RestoredKeys::Replaced);
         let is = new.identity();
-        assert_eq!((is.installation(), is.key_id(), is.ca_pin()), (was.installation(), was.key_id(), was.ca_pin()));
-        assert_eq!(fs::read_to_string(new.path("keys.replaced/installation")).unwrap().trim(), made.installation());
+        assert_eq!(
+            (is.installation(), is.key_id(), is.ca_pin()),
+            (was.installation(), was.key_id(), was.ca_pin())
+        );
+        assert_eq!(
+            fs::read_to_string(new.path("keys.replaced/installation"))
+                .unwrap()
+                .trim(),
+            made.installation()
+        );
         assert!(!new.path("keys.restoring").exists());
         // Once more: the keys are its own now.
         assert_eq!(new.restore(&backup), RestoredKeys::Kept);
@@ -295,7 +355,10 @@ mod tests {
         }
         let before = place.identity();
         fs::remove_file(place.path("keys/mac.key")).unwrap();
-        assert_eq!(place.restore(&backup), RestoredKeys::Completed(vec!["mac.key".to_owned()]));
+        assert_eq!(
+            place.restore(&backup),
+            RestoredKeys::Completed(vec!["mac.key".to_owned()])
+        );
         let after = place.identity();
         assert_eq!(after.key_id(), before.key_id());
         assert_eq!(after.mac("test", b"message"), before.mac("test", b"message"));
@@ -307,7 +370,12 @@ mod tests {
 
     #[test]
     fn an_empty_directory_gets_all_of_them_and_a_killed_attempt_is_mended() {
-        let (lost, empty) = (Place::make(), Place { folder: tempfile::tempdir().unwrap() });
+        let (lost, empty) = (
+            Place::make(),
+            Place {
+                folder: tempfile::tempdir().unwrap(),
+            },
+        );
         let backup = lost.keys();
         // Killed during the write, and between the two renames.
         fs::create_dir(empty.path("keys.restoring")).unwrap();
@@ -317,7 +385,10 @@ mod tests {
         assert_eq!(empty.restore(&backup), RestoredKeys::Replaced);
         assert_eq!(empty.identity().installation(), lost.identity().installation());
         assert!(!empty.path("keys/half").exists());
-        assert_eq!(fs::read_to_string(empty.path("keys.replaced/installation")).unwrap(), "put aside");
+        assert_eq!(
+            fs::read_to_string(empty.path("keys.replaced/installation")).unwrap(),
+            "put aside"
+        );
     }
 
     #[test]
@@ -329,7 +400,15 @@ mod tests {
             let error = StagedKeys::stage(&place.data(), &files).err().unwrap().to_string();
             assert!(error.contains(problem), "{name}: {error}");
         };
-        for name in ["hub.db", "keys/../hub.db", "keys/", "keys/.hidden", "keysx/a", "keys/a/b", "/etc/passwd"] {
+        for name in [
+            "hub.db",
+            "keys/../hub.db",
+            "keys/",
+            "keys/.hidden",
+            "keysx/a",
+            "keys/a/b",
+            "/etc/passwd",
+        ] {
             check(name, "is no file of keys/");
         }
         let lacking = [enclosed("keys/seal.key", "")];

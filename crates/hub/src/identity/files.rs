@@ -27,7 +27,11 @@ pub struct FileError {
 
 impl FileError {
     pub(super) fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self { action, path: path.to_owned(), source }
+        move |source| Self {
+            action,
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
@@ -67,7 +71,11 @@ impl DataDir {
         make_private_directory(&path.join("keys"))?;
         let path = path.to_owned();
         let established = path.join("hub.db").exists() || path.join(ELSEWHERE).exists();
-        Ok(Self { path, established, _lock: lock })
+        Ok(Self {
+            path,
+            established,
+            _lock: lock,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -112,10 +120,15 @@ pub(super) fn read_private(path: &Path) -> Result<Option<Zeroizing<String>>, Fil
     let read = || {
         let size = fs::metadata(path)?.len();
         if size > MAX_KEY_BYTES {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes are no key")));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("{size} bytes are no key"),
+            ));
         }
         // Bytes that are not UTF-8 are no key either; the parser reports them with the file's name.
-        Ok(Zeroizing::new(String::from_utf8_lossy(&Zeroizing::new(fs::read(path)?)).into_owned()))
+        Ok(Zeroizing::new(
+            String::from_utf8_lossy(&Zeroizing::new(fs::read(path)?)).into_owned(),
+        ))
     };
     match read() {
         Ok(text) => Ok(Some(text)),
@@ -136,7 +149,11 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
@@ -162,8 +179,11 @@ pub(super) fn remove(path: &Path) -> Result<(), FileError> {
 
 pub(super) fn to_pem(label: &str, der: &[u8]) -> String {
     let body = BASE64.encode(der);
-    let lines: Vec<&str> =
-        body.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap_or_default()).collect();
+    let lines: Vec<&str> = body
+        .as_bytes()
+        .chunks(64)
+        .map(|line| std::str::from_utf8(line).unwrap_or_default())
+        .collect();
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 

@@ -46,8 +46,13 @@ impl KeyList {
         let (own, server) = (certificate("ca.crt")?, certificate("tls.crt")?);
         let mut rows = signing_keys(&trust);
         rows.extend(authorities(&trust, own.as_deref()));
-        let seal =
-            KeyRow { kind: "seal-key", id: read_seal_key(data_dir)?.id(), state: "in use", since: None, ends: None };
+        let seal = KeyRow {
+            kind: "seal-key",
+            id: read_seal_key(data_dir)?.id(),
+            state: "in use",
+            since: None,
+            ends: None,
+        };
         rows.push(seal);
         rows.extend(server.map(|der| KeyRow {
             kind: "server-certificate",
@@ -57,7 +62,12 @@ impl KeyList {
             ends: end(&der),
         }));
         let (sequence, requested) = (trust.head().position.sequence, Request::read(&keys, &trust)?);
-        Ok(Self { rows, sequence, requested, trust })
+        Ok(Self {
+            rows,
+            sequence,
+            requested,
+            trust,
+        })
     }
 
     /// The standing of a cluster's agent.
@@ -75,7 +85,11 @@ fn signing_keys(trust: &Trust) -> Vec<KeyRow> {
     let row = |(key, since): (&SigningKey, i64)| KeyRow {
         kind: "signing-key",
         id: key.id.clone(),
-        state: if *key == trust.head().signing_key { "in use" } else { "replaced" },
+        state: if *key == trust.head().signing_key {
+            "in use"
+        } else {
+            "replaced"
+        },
         since: Timestamp::from_second(since).ok(),
         ends: None,
     };
@@ -83,7 +97,9 @@ fn signing_keys(trust: &Trust) -> Vec<KeyRow> {
 }
 
 fn authorities(trust: &Trust, own: Option<&[u8]>) -> Vec<KeyRow> {
-    let (head, since) = (trust.head(), |pin| trust.named(pin).and_then(|made| Timestamp::from_second(made).ok()));
+    let (head, since) = (trust.head(), |pin| {
+        trust.named(pin).and_then(|made| Timestamp::from_second(made).ok())
+    });
     let mut rows: Vec<_> = head
         .authorities
         .iter()
@@ -92,18 +108,36 @@ fn authorities(trust: &Trust, own: Option<&[u8]>) -> Vec<KeyRow> {
                 true => ("in use", own.and_then(end)),
                 false => ("of others", None),
             };
-            KeyRow { kind: "ca", id: pin.to_string(), state, since: since(*pin), ends }
+            KeyRow {
+                kind: "ca",
+                id: pin.to_string(),
+                state,
+                since: since(*pin),
+                ends,
+            }
         })
         .collect();
     if !is_own(trust) {
         let (id, ends) = (trust.own_authority().to_string(), own.and_then(end));
-        rows.push(KeyRow { kind: "ca", id, state: "not served", since: None, ends });
+        rows.push(KeyRow {
+            kind: "ca",
+            id,
+            state: "not served",
+            since: None,
+            ends,
+        });
     }
     rows.extend(trust.former().iter().rev().filter_map(|former| {
         let der = der(Some(&former.certificate))?;
         let pin = Digest::of(&der);
         let (id, since, ends) = (pin.to_string(), since(pin), end(&der));
-        Some(KeyRow { kind: "ca", id, state: "replaced", since, ends })
+        Some(KeyRow {
+            kind: "ca",
+            id,
+            state: "replaced",
+            since,
+            ends,
+        })
     }));
     rows
 }

@@ -56,7 +56,11 @@ pub enum MountedError {
     #[error("read {}: {problem}", .path.display())]
     Content { path: PathBuf, problem: &'static str },
     #[error("use the key {} for the certificate {}", .key.display(), .certificate.display())]
-    Key { certificate: PathBuf, key: PathBuf, source: rustls::Error },
+    Key {
+        certificate: PathBuf,
+        key: PathBuf,
+        source: rustls::Error,
+    },
     #[error(
         "serve with {}: it was issued by none of {}; name its authority with --tls-ca, as agents pin that",
         .certificate.display(), .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -87,22 +91,36 @@ struct Content {
 
 impl Content {
     fn read(files: &MountedFiles) -> Result<Self, MountedError> {
-        Ok(Self { certificate: read(&files.certificate)?, key: Zeroizing::new(read(&files.key)?) })
+        Ok(Self {
+            certificate: read(&files.certificate)?,
+            key: Zeroizing::new(read(&files.key)?),
+        })
     }
 
     fn digest(&self) -> [u8; 32] {
         let parts = Sha256::new().chain_update((self.certificate.len() as u64).to_be_bytes());
-        parts.chain_update(&self.certificate).chain_update(&*self.key).finalize().into()
+        parts
+            .chain_update(&self.certificate)
+            .chain_update(&*self.key)
+            .finalize()
+            .into()
     }
 
     /// The chain and its key, checked to belong together.
     fn parse(&self, files: &MountedFiles) -> Result<CertifiedKey, MountedError> {
         let chain = parse_certificates(&files.certificate, &self.certificate)?;
-        let no_key = || MountedError::Content { path: files.key.clone(), problem: "it holds no PEM private key" };
+        let no_key = || MountedError::Content {
+            path: files.key.clone(),
+            problem: "it holds no PEM private key",
+        };
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|_| no_key())?;
         let unusable = |source| {
             let (certificate, key) = (files.certificate.clone(), files.key.clone());
-            MountedError::Key { certificate, key, source }
+            MountedError::Key {
+                certificate,
+                key,
+                source,
+            }
         };
         let certified = CertifiedKey::new(chain, any_supported_type(&key).map_err(unusable)?);
         certified.keys_match().map_err(unusable)?;
@@ -117,7 +135,12 @@ impl Mounted {
         let certified = content.parse(&files)?;
         let authority = find_authority(&files, &certified.cert, now)?;
         let served = content.digest();
-        let mounted = Self { files, authority, served, seen: served };
+        let mounted = Self {
+            files,
+            authority,
+            served,
+            seen: served,
+        };
         let certified = mounted.with_authority(certified);
         Ok((mounted, certified))
     }
@@ -165,9 +188,15 @@ impl Mounted {
 /// The pins of the certificates in a file.
 pub fn pins_of_file(path: &Path) -> Result<Vec<Digest>, MountedError> {
     let all = parse_certificates(path, &read(path)?)?;
-    match all.iter().all(|certificate| parse(certificate).is_some_and(|parsed| parsed.is_ca())) {
+    match all
+        .iter()
+        .all(|certificate| parse(certificate).is_some_and(|parsed| parsed.is_ca()))
+    {
         true => Ok(all.iter().map(Digest::of).collect()),
-        false => Err(MountedError::Content { path: path.to_owned(), problem: "a certificate in it is no authority's" }),
+        false => Err(MountedError::Content {
+            path: path.to_owned(),
+            problem: "a certificate in it is no authority's",
+        }),
     }
 }
 
@@ -199,13 +228,19 @@ fn find_authority(
     now: Timestamp,
 ) -> Result<CertificateDer<'static>, MountedError> {
     let issuer = |candidates: &[CertificateDer<'static>]| {
-        candidates.iter().find(|candidate| is_issued_by(candidate, chain, now)).cloned()
+        candidates
+            .iter()
+            .find(|candidate| is_issued_by(candidate, chain, now))
+            .cloned()
     };
     let looked = match &files.authority {
         Some(named) => vec![named.clone()],
         None => {
             let beside = files.certificate.with_file_name(BESIDE);
-            [beside, files.certificate.clone(), PUBLIC.into()].into_iter().filter(|path| path.exists()).collect()
+            [beside, files.certificate.clone(), PUBLIC.into()]
+                .into_iter()
+                .filter(|path| path.exists())
+                .collect()
         }
     };
     for path in &looked {
@@ -218,7 +253,10 @@ fn find_authority(
             return Ok(found);
         }
     }
-    Err(MountedError::NoAuthority { certificate: files.certificate.clone(), looked })
+    Err(MountedError::NoAuthority {
+        certificate: files.certificate.clone(),
+        looked,
+    })
 }
 
 fn is_root(certificate: &CertificateDer<'_>) -> bool {
@@ -229,13 +267,20 @@ fn is_root(certificate: &CertificateDer<'_>) -> bool {
 fn is_issued_by(authority: &CertificateDer<'_>, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
     let [leaf, between @ ..] = chain else { return false };
     let is_authority = parse(authority).is_some_and(|parsed| parsed.is_ca());
-    let (Some(parsed), true) = (parse(leaf), is_authority && leaf != authority) else { return false };
+    let (Some(parsed), true) = (parse(leaf), is_authority && leaf != authority) else {
+        return false;
+    };
     // Clients decide whether the chain is valid today; this checks it at a time when it is.
     let validity = parsed.validity();
-    let time = now.as_second().clamp(validity.not_before.timestamp(), validity.not_after.timestamp());
+    let time = now
+        .as_second()
+        .clamp(validity.not_before.timestamp(), validity.not_after.timestamp());
     let time = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(time).unwrap_or(0)));
     let mut roots = RootCertStore::empty();
-    let (Ok(()), Ok(leaf)) = (roots.add(authority.clone().into_owned()), ParsedCertificate::try_from(leaf)) else {
+    let (Ok(()), Ok(leaf)) = (
+        roots.add(authority.clone().into_owned()),
+        ParsedCertificate::try_from(leaf),
+    ) else {
         return false;
     };
     let algorithms = default_provider().signature_verification_algorithms.all;
@@ -243,7 +288,10 @@ fn is_issued_by(authority: &CertificateDer<'_>, chain: &[CertificateDer<'_>], no
 }
 
 fn parse_certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, MountedError> {
-    let wrong = |problem| MountedError::Content { path: path.to_owned(), problem };
+    let wrong = |problem| MountedError::Content {
+        path: path.to_owned(),
+        problem,
+    };
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     match all {
         Ok(all) if !all.is_empty() && all.iter().all(|certificate| parse(certificate).is_some()) => Ok(all),
@@ -253,11 +301,19 @@ fn parse_certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'s
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, MountedError> {
-    let failed = |source| MountedError::Read { path: path.to_owned(), source };
+    let failed = |source| MountedError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(MountedError::Content { path: path.to_owned(), problem: "it is longer than 1 MiB" });
+        return Err(MountedError::Content {
+            path: path.to_owned(),
+            problem: "it is longer than 1 MiB",
+        });
     }
     Ok(bytes)
 }

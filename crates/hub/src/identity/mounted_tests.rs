@@ -13,13 +13,19 @@ impl Ca {
     fn root(name: &str) -> Self {
         let (params, key) = (Self::params(name), KeyPair::generate().unwrap());
         let certificate = params.self_signed(&key).unwrap();
-        Self { certificate, issuer: Issuer::new(params, key) }
+        Self {
+            certificate,
+            issuer: Issuer::new(params, key),
+        }
     }
 
     fn under(&self, name: &str) -> Self {
         let (params, key) = (Self::params(name), KeyPair::generate().unwrap());
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Self { certificate, issuer: Issuer::new(params, key) }
+        Self {
+            certificate,
+            issuer: Issuer::new(params, key),
+        }
     }
 
     fn params(name: &str) -> CertificateParams {
@@ -32,7 +38,10 @@ impl Ca {
     /// The PEM of a server's certificate, and of its key.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()])
+            .unwrap()
+            .signed_by(&key, &self.issuer)
+            .unwrap();
         (certificate.pem(), key.serialize_pem())
     }
 
@@ -49,8 +58,11 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let files =
-            MountedFiles { certificate: dir.path().join("tls.crt"), key: dir.path().join("tls.key"), authority: None };
+        let files = MountedFiles {
+            certificate: dir.path().join("tls.crt"),
+            key: dir.path().join("tls.key"),
+            authority: None,
+        };
         Self { dir, files }
     }
 
@@ -93,13 +105,22 @@ fn the_authority_is_what_issued_the_chain_wherever_it_lies() {
     fs::write(place.dir.path().join("ca.crt"), other.certificate.pem()).unwrap();
     // Only the root of the chain counts, because the intermediate authority may change.
     let error = pin(&place).unwrap_err();
-    assert!(error.contains("issued by none of") && error.contains("--tls-ca"), "{error}");
+    assert!(
+        error.contains("issued by none of") && error.contains("--tls-ca"),
+        "{error}"
+    );
 
     place.write(&(chain.clone() + &root.certificate.pem(), key.clone()));
     assert_eq!(pin(&place).unwrap(), root.pin());
     place.write(&(leaf, key));
     let named = place.write_authority("named.pem", &between.certificate.pem());
-    let place = Place { files: MountedFiles { authority: Some(named), ..place.files.clone() }, ..place };
+    let place = Place {
+        files: MountedFiles {
+            authority: Some(named),
+            ..place.files.clone()
+        },
+        ..place
+    };
     assert_eq!(pin(&place).unwrap(), between.pin());
 }
 
@@ -107,7 +128,10 @@ fn the_authority_is_what_issued_the_chain_wherever_it_lies() {
 fn a_certificate_that_is_its_own_issuer_is_refused() {
     let (place, root) = (Place::new(), Ca::root("root"));
     let key = KeyPair::generate().unwrap();
-    let alone = CertificateParams::new(vec!["hub.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let alone = CertificateParams::new(vec!["hub.example".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     place.write(&(alone.pem(), key.serialize_pem()));
     place.write_authority("ca.crt", &alone.pem());
     assert!(place.open().err().unwrap().contains("issued by none of"));
@@ -158,7 +182,10 @@ fn a_new_pair_is_taken_once_it_rests_and_a_bad_one_never() {
     refused(&(first.0.clone(), second.1.clone()), "use the key");
     refused(&(String::new(), second.1.clone()), "no PEM certificate");
     let foreign = Ca::root("other").issue("hub.example");
-    refused(&foreign, &format!("not issued by the authority that agents know ({})", root.pin()));
+    refused(
+        &foreign,
+        &format!("not issued by the authority that agents know ({})", root.pin()),
+    );
     place.write(&first);
     assert!(mounted.reload(now).unwrap().is_none());
     assert_eq!(mounted.reload(now).unwrap().unwrap().cert[0], served.cert[0]);

@@ -72,14 +72,23 @@ impl Material {
                 first
             }
         };
-        let other = |name, problem| Err(IdentityError::Corrupt { path: keys.path(name), problem });
+        let other = |name, problem| {
+            Err(IdentityError::Corrupt {
+                path: keys.path(name),
+                problem,
+            })
+        };
         if trust.head().signing_key != key {
             return other(SIGNING, "is not the key that trust.json beside it names");
         }
         if trust.own_authority() != own {
             return other("ca.crt", "is not the authority that trust.json beside it names");
         }
-        Ok(Self { signing, authority, trust })
+        Ok(Self {
+            signing,
+            authority,
+            trust,
+        })
     }
 
     /// The next content of `trust.json`; None: it stays. The keys that it names are beside those in use.
@@ -147,7 +156,14 @@ fn stage_authority(
 ) -> Result<(Digest, Former), IdentityError> {
     let next = Authority::stage(&keys.for_next(), now)?;
     let successor = current.vouch_for(&next, now)?;
-    Ok((next.pin(), Former { until: sequence, certificate: current.pem().to_owned(), successor }))
+    Ok((
+        next.pin(),
+        Former {
+            until: sequence,
+            certificate: current.pem().to_owned(),
+            successor,
+        },
+    ))
 }
 
 /// Moves the files of keys that are in use according to `trust.json` to the places of keys in use.
@@ -179,7 +195,9 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
 
     let refuse = |why: String| Err(IdentityError::Refused(why));
     if change != Change::Revoke && trust.is_full() {
-        return refuse(format!("the hub keeps {MAX_LINKS} changes of keys, the maximum; {RETIRE}"));
+        return refuse(format!(
+            "the hub keeps {MAX_LINKS} changes of keys, the maximum; {RETIRE}"
+        ));
     }
 
     match change {
@@ -204,7 +222,9 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
             let known = &trust.head().authorities;
             let more = request.announced.iter().filter(|pin| !known.contains(pin)).count();
             if known.len() + more > MAX_AUTHORITIES {
-                return refuse(format!("agents accept {MAX_AUTHORITIES} authorities at a time; {RETIRE}"));
+                return refuse(format!(
+                    "agents accept {MAX_AUTHORITIES} authorities at a time; {RETIRE}"
+                ));
             }
         }
         Change::Revoke => request.revoke = true,
@@ -216,11 +236,18 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
 
 /// Reads the keys of a hub that may be running.
 pub(super) fn read_trust(data_dir: &Path) -> Result<(Keys, Trust), IdentityError> {
-    let keys = Keys { directory: data_dir.join("keys"), established: true };
-    let not_started = || IdentityError::NotStarted { path: data_dir.to_owned() };
+    let keys = Keys {
+        directory: data_dir.join("keys"),
+        established: true,
+    };
+    let not_started = || IdentityError::NotStarted {
+        path: data_dir.to_owned(),
+    };
     let installation = read_private(&keys.path("installation"))?.ok_or_else(not_started)?;
-    let installation = parse_installation(&installation)
-        .map_err(|problem| IdentityError::Corrupt { path: keys.path("installation"), problem })?;
+    let installation = parse_installation(&installation).map_err(|problem| IdentityError::Corrupt {
+        path: keys.path("installation"),
+        problem,
+    })?;
     let trust = Trust::read(&keys, &installation)?.ok_or_else(not_started)?;
     Ok((keys, trust))
 }

@@ -62,8 +62,11 @@ impl Place {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            self.copy().iter().map(|(path, _)| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<_> = self
+            .copy()
+            .iter()
+            .map(|(path, _)| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -75,7 +78,8 @@ fn successions(identity: &Identity, after: u64) -> Vec<SignedSuccession> {
 
 /// The keys that an agent with `from` trusts after it has followed this hub's successions.
 fn followed(from: &Trusted, hub: &Identity) -> Trusted {
-    from.walk(hub.installation(), &successions(hub, from.position.sequence), verifies).unwrap()
+    from.walk(hub.installation(), &successions(hub, from.position.sequence), verifies)
+        .unwrap()
 }
 
 fn served(identity: &Identity) -> Vec<CertificateDer<'static>> {
@@ -85,12 +89,16 @@ fn served(identity: &Identity) -> Vec<CertificateDer<'static>> {
 
 /// As an agent verifies: the pinned certificate is found in the chain, and is the only root.
 fn accepts(pin: Digest, chain: &[CertificateDer<'static>]) -> bool {
-    let Some(root) = chain[1..].iter().find(|certificate| Digest::of(certificate) == pin) else { return false };
+    let Some(root) = chain[1..].iter().find(|certificate| Digest::of(certificate) == pin) else {
+        return false;
+    };
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let leaf = ParsedCertificate::try_from(&chain[0]).unwrap();
     let time = UnixTime::since_unix_epoch(Duration::from_secs(now().as_second().unsigned_abs()));
-    let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all;
+    let algorithms = rustls::crypto::aws_lc_rs::default_provider()
+        .signature_verification_algorithms
+        .all;
     verify_server_cert_signed_by_trust_anchor(&leaf, &roots, &chain[1..], time, algorithms).is_ok()
 }
 
@@ -101,21 +109,43 @@ fn a_new_signing_key_is_vouched_for_by_the_one_before() {
     let old = first.trusted().clone();
     assert_eq!(old.position, Position::default());
     place.ask(Change::SigningKey).unwrap();
-    assert_eq!(place.ask(Change::SigningKey).unwrap().after, 0, "asked for twice it is made once");
+    assert_eq!(
+        place.ask(Change::SigningKey).unwrap().after,
+        0,
+        "asked for twice it is made once"
+    );
     let second = place.open();
     assert_ne!(second.key_id(), first.key_id());
     assert_eq!(second.trusted().position.sequence, 1);
     assert_eq!(followed(&old, &second), *second.trusted());
     assert_eq!(second.ca_pin(), first.ca_pin());
-    assert_eq!(place.open().trusted(), second.trusted(), "a start changes nothing by itself");
-    assert!(!place.names().iter().any(|name| name.contains("next") || name.contains("request")), "{:?}", place.names());
+    assert_eq!(
+        place.open().trusted(),
+        second.trusted(),
+        "a start changes nothing by itself"
+    );
+    assert!(
+        !place
+            .names()
+            .iter()
+            .any(|name| name.contains("next") || name.contains("request")),
+        "{:?}",
+        place.names()
+    );
 
     let third = place.change(Change::SigningKey);
     assert_eq!(followed(&old, &third), *third.trusted(), "over two changes");
     assert_eq!(followed(second.trusted(), &third), *third.trusted());
-    for (hub, standing) in [(&first, Standing::Behind), (&second, Standing::Behind), (&third, Standing::Current)] {
+    for (hub, standing) in [
+        (&first, Standing::Behind),
+        (&second, Standing::Behind),
+        (&third, Standing::Current),
+    ] {
         assert_eq!(third.standing(&hub.trusted().position), standing);
-        assert!(third.signing_key(hub.key_id()).is_some(), "what was signed before can be told");
+        assert!(
+            third.signing_key(hub.key_id()).is_some(),
+            "what was signed before can be told"
+        );
     }
 }
 
@@ -128,8 +158,16 @@ fn whoever_pins_an_authority_of_before_takes_the_certificate_of_today() {
         let hub = place.change(Change::Authority);
         pins.extend(&hub.trusted().authorities);
         let chain = served(&hub);
-        assert!(pins.iter().all(|pin| accepts(*pin, &chain)), "{} authorities", pins.len());
-        assert_eq!(Digest::of(chain.last().unwrap()), *pins.last().unwrap(), "today's stands last");
+        assert!(
+            pins.iter().all(|pin| accepts(*pin, &chain)),
+            "{} authorities",
+            pins.len()
+        );
+        assert_eq!(
+            Digest::of(chain.last().unwrap()),
+            *pins.last().unwrap(),
+            "today's stands last"
+        );
         assert!(!accepts(Digest::of(&chain[1]), &chain[..1]));
     }
     assert!(place.ask(Change::Authority).unwrap_err().contains("admin keys revoke"));
@@ -169,16 +207,28 @@ fn a_change_that_is_stopped_anywhere_is_gone_on_with() {
     place.ask(Change::SigningKey).unwrap();
     place.ask(Change::Authority).unwrap();
     let asked = place.copy();
-    let keys = Keys { directory: place.keys(), established: true };
+    let keys = Keys {
+        directory: place.keys(),
+        established: true,
+    };
     let load = || Material::load(&keys, before.installation(), None, now()).unwrap();
-    let next = load().prepare(&keys, before.installation(), None, now()).unwrap().unwrap();
+    let next = load()
+        .prepare(&keys, before.installation(), None, now())
+        .unwrap()
+        .unwrap();
     let made = place.copy();
     let check = |what: &str| {
         let hub = place.open();
         assert_eq!(hub.trusted().position.sequence, 1, "{what}");
         assert_eq!(followed(before.trusted(), &hub), *hub.trusted(), "{what}");
         assert!(accepts(before.trusted().authorities[0], &served(&hub)), "{what}");
-        assert!(!place.names().iter().any(|name| name.contains("next") || name.contains("request")), "{what}");
+        assert!(
+            !place
+                .names()
+                .iter()
+                .any(|name| name.contains("next") || name.contains("request")),
+            "{what}"
+        );
         assert_eq!(place.open().trusted(), hub.trusted(), "{what}");
     };
     check("keys are made and don't count");
@@ -188,7 +238,11 @@ fn a_change_that_is_stopped_anywhere_is_gone_on_with() {
     for moved in 0..=3 {
         place.restore(&made);
         next.write(&keys).unwrap();
-        let moves = [("signing.next.key", "signing.key"), ("ca.next.key", "ca.key"), ("ca.next.crt", "ca.crt")];
+        let moves = [
+            ("signing.next.key", "signing.key"),
+            ("ca.next.key", "ca.key"),
+            ("ca.next.crt", "ca.crt"),
+        ];
         for (from, to) in &moves[..moved] {
             fs::rename(keys.path(from), keys.path(to)).unwrap();
         }
@@ -217,10 +271,21 @@ fn keys_of_different_copies_are_refused() {
     assert!(refused("ca.crt").contains("is not the certificate of ca.key"));
     refused(FILE);
     fs::write(place.keys().join(FILE), "{}").unwrap();
-    assert!(place.try_open().err().unwrap().to_string().contains("was not written by a hub"));
+    assert!(
+        place
+            .try_open()
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("was not written by a hub")
+    );
     place.restore(&new);
     let text = fs::read_to_string(place.keys().join(FILE)).unwrap();
-    fs::write(place.keys().join(FILE), text.replace("\"sequence\":2", "\"sequence\":3")).unwrap();
+    fs::write(
+        place.keys().join(FILE),
+        text.replace("\"sequence\":2", "\"sequence\":3"),
+    )
+    .unwrap();
     assert!(place.try_open().err().unwrap().to_string().contains("doesn't follow"));
 }
 
@@ -235,7 +300,9 @@ fn an_older_copy_of_the_keys_is_told_from_the_newest() {
     // A second change makes it a fork, which agents of the other branch refuse.
     let fork = place.change(Change::SigningKey);
     assert_eq!(fork.standing(&newest.trusted().position), Standing::Foreign);
-    let walked = newest.trusted().walk(fork.installation(), &successions(&fork, 0), verifies);
+    let walked = newest
+        .trusted()
+        .walk(fork.installation(), &successions(&fork, 0), verifies);
     assert_eq!(walked, Err(farwater_api::succession::Broken::Fork(1)));
 }
 
@@ -247,7 +314,10 @@ fn an_authority_that_has_ended_is_left_for_a_new_one() {
     assert!(old.authority_end().unwrap() < now().as_second());
     let hub = place.change(Change::Authority);
     assert!(hub.authority_end().unwrap() > now().as_second());
-    assert!(accepts(old.trusted().authorities[0], &served(&hub)), "agents that go by it find their way");
+    assert!(
+        accepts(old.trusted().authorities[0], &served(&hub)),
+        "agents that go by it find their way"
+    );
 }
 
 #[test]
@@ -269,10 +339,20 @@ fn keys_are_listed_with_their_ages_and_ends() {
     ];
     assert_eq!(shown, expected);
     // The age of the key that seals Secrets is not recorded anywhere.
-    assert!(list.rows.iter().all(|row| (row.since.is_some() || row.ends.is_some()) != (row.kind == "seal-key")));
+    assert!(
+        list.rows
+            .iter()
+            .all(|row| (row.since.is_some() || row.ends.is_some()) != (row.kind == "seal-key"))
+    );
     assert!(list.requested.unwrap().signing_key && list.sequence == 2);
     let nothing = tempfile::tempdir().unwrap();
-    assert!(KeyList::read(nothing.path()).err().unwrap().to_string().contains("start the hub first"));
+    assert!(
+        KeyList::read(nothing.path())
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("start the hub first")
+    );
 }
 
 #[test]
@@ -282,7 +362,11 @@ fn an_announced_authority_is_named_beside_the_one_that_serves() {
     let other = Digest::of("other");
     let hub = place.change(Change::Announce(vec![other]));
     assert_eq!(hub.trusted().authorities, [own, other]);
-    assert!(place.ask(Change::Announce((0..4).map(|n| Digest::of([n])).collect())).is_err());
+    assert!(
+        place
+            .ask(Change::Announce((0..4).map(|n| Digest::of([n])).collect()))
+            .is_err()
+    );
     let after = Arc::new(place.open());
     assert_eq!(after.trusted(), hub.trusted());
 }

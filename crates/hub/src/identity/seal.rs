@@ -30,13 +30,20 @@ impl SecretKey {
 }
 
 fn keys(directory: &Path) -> Keys {
-    Keys { directory: directory.to_owned(), established: true }
+    Keys {
+        directory: directory.to_owned(),
+        established: true,
+    }
 }
 
 fn read(directory: &Path, name: &str) -> Result<Option<SecretKey>, IdentityError> {
     let path = directory.join(name);
-    let Some(text) = read_private(&path)? else { return Ok(None) };
-    parse_secret(&text).map(Some).map_err(|problem| IdentityError::Corrupt { path, problem })
+    let Some(text) = read_private(&path)? else {
+        return Ok(None);
+    };
+    parse_secret(&text)
+        .map(Some)
+        .map_err(|problem| IdentityError::Corrupt { path, problem })
 }
 
 /// The key beside the current one, which may be the one that counts.
@@ -46,7 +53,9 @@ pub(super) fn read_next(directory: &Path) -> Result<Option<SecretKey>, IdentityE
 
 /// The current key of a hub that may be running; it must exist.
 pub(super) fn read_current(directory: &Path) -> Result<SecretKey, IdentityError> {
-    read(directory, SEAL)?.ok_or_else(|| IdentityError::Missing { path: directory.join(SEAL) })
+    read(directory, SEAL)?.ok_or_else(|| IdentityError::Missing {
+        path: directory.join(SEAL),
+    })
 }
 
 /// Replaces the current key's file by the next key's, after the database says that the next key counts.
@@ -58,7 +67,11 @@ pub fn finish_seal_key(directory: &Path) -> Result<(), IdentityError> {
 pub fn request_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
     let directory = data_dir.join("keys");
     let current = match read_current(&directory) {
-        Err(IdentityError::Missing { .. }) => return Err(IdentityError::NotStarted { path: data_dir.to_owned() }),
+        Err(IdentityError::Missing { .. }) => {
+            return Err(IdentityError::NotStarted {
+                path: data_dir.to_owned(),
+            });
+        }
         current => current?,
     };
     write_private(&directory.join(WANTED), current.id().as_bytes())?;
@@ -67,7 +80,9 @@ pub fn request_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
 
 /// Whether another key than the current one is requested.
 pub fn is_seal_key_wanted(directory: &Path) -> Result<bool, IdentityError> {
-    let Some(wanted) = read_private(&directory.join(WANTED))? else { return Ok(false) };
+    let Some(wanted) = read_private(&directory.join(WANTED))? else {
+        return Ok(false);
+    };
     if wanted.trim() == read_current(directory)?.id() {
         return Ok(true);
     }
@@ -90,7 +105,10 @@ mod tests {
     fn a_key_that_is_asked_for_twice_is_exchanged_once() {
         let folder = tempfile::tempdir().unwrap();
         let data = DataDir::open(folder.path()).unwrap();
-        assert!(matches!(request_seal_key(folder.path()), Err(IdentityError::NotStarted { .. })));
+        assert!(matches!(
+            request_seal_key(folder.path()),
+            Err(IdentityError::NotStarted { .. })
+        ));
         let first = Identity::open(&data, None, jiff::Timestamp::now()).unwrap();
         let directory = data.keys();
         assert!(!is_seal_key_wanted(&directory).unwrap());
@@ -98,7 +116,11 @@ mod tests {
         request_seal_key(folder.path()).unwrap();
         assert!(is_seal_key_wanted(&directory).unwrap());
         let next = stage_seal_key(&directory).unwrap();
-        assert_eq!(stage_seal_key(&directory).unwrap().id(), next.id(), "what was begun is gone on with");
+        assert_eq!(
+            stage_seal_key(&directory).unwrap().id(),
+            next.id(),
+            "what was begun is gone on with"
+        );
         assert_eq!(read_next(&directory).unwrap().unwrap().id(), next.id());
         finish_seal_key(&directory).unwrap();
         assert!(!is_seal_key_wanted(&directory).unwrap() && !directory.join(WANTED).exists());

@@ -59,12 +59,18 @@ fn keys_are_never_replaced_once_the_database_exists() {
 
         fs::remove_file(&path).unwrap();
         let error = refused();
-        assert!(error.contains(name) && error.contains("missing though the database exists"), "{error}");
+        assert!(
+            error.contains(name) && error.contains("missing though the database exists"),
+            "{error}"
+        );
         assert!(!path.exists());
 
         fs::write(&path, "garbage\u{0}").unwrap();
         let error = refused();
-        assert!(error.contains(name) && error.contains("Restore it from a backup"), "{error}");
+        assert!(
+            error.contains(name) && error.contains("Restore it from a backup"),
+            "{error}"
+        );
         assert_eq!(fs::read(&path).unwrap(), "garbage\u{0}".as_bytes());
 
         fs::write(&path, kept).unwrap();
@@ -78,7 +84,10 @@ fn a_foreign_authority_certificate_is_refused() {
     open(ours.path());
     open(theirs.path());
     fs::copy(theirs.path().join("keys/ca.crt"), ours.path().join("keys/ca.crt")).unwrap();
-    let error = Identity::open(&DataDir::open(ours.path()).unwrap(), None, now()).err().unwrap().to_string();
+    let error = Identity::open(&DataDir::open(ours.path()).unwrap(), None, now())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("is not the certificate of ca.key"), "{error}");
 }
 
@@ -109,7 +118,11 @@ fn server_certificate_survives_a_crash_between_its_two_files() {
     let second = identity.server_certificate(&names(&[]), now()).unwrap().cert[0].clone();
     assert_ne!(first, second);
     fs::write(&key, "garbage").unwrap();
-    let error = identity.server_certificate(&names(&[]), now()).err().unwrap().to_string();
+    let error = identity
+        .server_certificate(&names(&[]), now())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("tls.crt") && error.contains("issued again"), "{error}");
 }
 
@@ -127,7 +140,11 @@ fn macs_of_different_purposes_differ() {
 fn certificates_are_ecdsa_p256() {
     let directory = tempfile::tempdir().unwrap();
     let identity = open(directory.path());
-    let chain = identity.server_certificate(&names(&["hub.example.com"]), now()).unwrap().cert.clone();
+    let chain = identity
+        .server_certificate(&names(&["hub.example.com"]), now())
+        .unwrap()
+        .cert
+        .clone();
     assert_eq!(chain.len(), 2, "the server's and the authority's");
     for der in &chain {
         let (_, certificate) = X509Certificate::from_der(der).unwrap();
@@ -136,6 +153,9 @@ fn certificates_are_ecdsa_p256() {
         assert_eq!(key.algorithm.algorithm.to_id_string(), "1.2.840.10045.2.1");
         let curve = key.algorithm.parameters.as_ref().unwrap().as_oid().unwrap();
         assert_eq!(curve.to_id_string(), "1.2.840.10045.3.1.7");
-        assert_eq!(certificate.signature_algorithm.algorithm.to_id_string(), "1.2.840.10045.4.3.2");
+        assert_eq!(
+            certificate.signature_algorithm.algorithm.to_id_string(),
+            "1.2.840.10045.4.3.2"
+        );
     }
 }

@@ -27,8 +27,12 @@ pub(super) const MAX_FORMER: usize = 5;
 
 /// Whether a signature in base64 over a message was made by a key.
 pub(super) fn verifies(key: &SigningKey, message: &[u8], signature: &str) -> bool {
-    let (Some(key), Ok(signature)) = (key.bytes(), BASE64.decode(signature)) else { return false };
-    UnparsedPublicKey::new(&ED25519, key).verify(message, &signature).is_ok()
+    let (Some(key), Ok(signature)) = (key.bytes(), BASE64.decode(signature)) else {
+        return false;
+    };
+    UnparsedPublicKey::new(&ED25519, key)
+        .verify(message, &signature)
+        .is_ok()
 }
 
 /// A former authority, and its successor as issued by it: the way from an old pin to the server's certificate.
@@ -55,7 +59,11 @@ struct Base {
 impl Base {
     fn trusted(&self) -> Trusted {
         let (position, signing_key) = (self.position, self.signing_key.clone());
-        Trusted { position, signing_key, authorities: self.authorities.clone() }
+        Trusted {
+            position,
+            signing_key,
+            authorities: self.authorities.clone(),
+        }
     }
 }
 
@@ -78,19 +86,39 @@ pub(super) struct Trust {
 
 impl Trust {
     pub fn first(signing_key: SigningKey, own_authority: Digest, served: Digest, now: Timestamp) -> Self {
-        let base =
-            Base { position: Position::default(), signing_key, authorities: vec![served], made: now.as_second() };
+        let base = Base {
+            position: Position::default(),
+            signing_key,
+            authorities: vec![served],
+            made: now.as_second(),
+        };
         let head = base.trusted();
-        Self { content: Content { base, successions: Vec::new(), own_authority, former: Vec::new() }, head }
+        Self {
+            content: Content {
+                base,
+                successions: Vec::new(),
+                own_authority,
+                former: Vec::new(),
+            },
+            head,
+        }
     }
 
     /// None: there is no such file, because an older hub created the keys and they were never changed.
     pub fn read(keys: &Keys, installation: &str) -> Result<Option<Self>, IdentityError> {
         let path = keys.path(FILE);
-        let Some(text) = read_private(&path)? else { return Ok(None) };
-        let corrupt = |problem| IdentityError::Corrupt { path: path.clone(), problem };
+        let Some(text) = read_private(&path)? else {
+            return Ok(None);
+        };
+        let corrupt = |problem| IdentityError::Corrupt {
+            path: path.clone(),
+            problem,
+        };
         let content: Content = serde_json::from_str(&text).map_err(|_| corrupt("was not written by a hub"))?;
-        let head = content.base.trusted().walk(installation, &content.successions, verifies);
+        let head = content
+            .base
+            .trusted()
+            .walk(installation, &content.successions, verifies);
         let head = head.map_err(|_| corrupt("holds a succession that doesn't follow from the one before"))?;
         let links = head.position.sequence.checked_sub(content.base.position.sequence);
         if links != Some(content.successions.len() as u64) {
@@ -137,10 +165,19 @@ impl Trust {
             authorities: authorities.clone(),
             made: now.as_second(),
         });
-        let position = Position { sequence: succession.sequence, link: Some(succession.link()) };
+        let position = Position {
+            sequence: succession.sequence,
+            link: Some(succession.link()),
+        };
         let signature = BASE64.encode(signer.sign(&succession.message()).as_ref());
-        self.content.successions.push(SignedSuccession { succession, signature });
-        self.head = Trusted { position, signing_key, authorities };
+        self.content
+            .successions
+            .push(SignedSuccession { succession, signature });
+        self.head = Trusted {
+            position,
+            signing_key,
+            authorities,
+        };
         self
     }
 
@@ -154,12 +191,19 @@ impl Trust {
     /// The same without the successions up to this number, and without the certificates that only older agents need.
     pub fn cut(mut self, sequence: u64) -> Self {
         let content = &mut self.content;
-        let links = content.successions.iter().take_while(|link| link.succession.sequence <= sequence).count();
+        let links = content
+            .successions
+            .iter()
+            .take_while(|link| link.succession.sequence <= sequence)
+            .count();
         if let Some(SignedSuccession { succession, .. }) = content.successions.drain(..links).next_back() {
             let link = Some(succession.link());
             let succession = succession.into_value();
             content.base = Base {
-                position: Position { sequence: succession.sequence, link },
+                position: Position {
+                    sequence: succession.sequence,
+                    link,
+                },
                 signing_key: succession.signing_key,
                 authorities: succession.authorities,
                 made: succession.made,
@@ -179,7 +223,10 @@ impl Trust {
             behind => usize::try_from(behind - 1)
                 .ok()
                 .and_then(|n| self.content.successions.get(n))
-                .map(|link| Position { sequence: link.succession.sequence, link: Some(link.succession.link()) }),
+                .map(|link| Position {
+                    sequence: link.succession.sequence,
+                    link: Some(link.succession.link()),
+                }),
         };
         match known {
             Some(known) if known != *position => Standing::Foreign,
@@ -192,7 +239,9 @@ impl Trust {
     /// The successions after a number; None: older ones were revoked.
     pub fn after(&self, sequence: u64) -> Option<&[SignedSuccession]> {
         let skipped = sequence.checked_sub(self.content.base.position.sequence)?;
-        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.content.successions.len());
+        let skipped = usize::try_from(skipped)
+            .unwrap_or(usize::MAX)
+            .min(self.content.successions.len());
         let rest = &self.content.successions[skipped..];
         Some(&rest[..rest.len().min(MAX_SUCCESSIONS)])
     }
@@ -200,7 +249,11 @@ impl Trust {
     /// Every signing key that an agent may still trust, with the time since when it was used; the current one last.
     pub fn signing_keys(&self) -> Vec<(&SigningKey, i64)> {
         let base = &self.content.base;
-        let links = self.content.successions.iter().map(|link| (&link.succession.signing_key, link.succession.made));
+        let links = self
+            .content
+            .successions
+            .iter()
+            .map(|link| (&link.succession.signing_key, link.succession.made));
         let mut keys: Vec<_> = std::iter::once((&base.signing_key, base.made)).chain(links).collect();
         keys.dedup_by(|later, earlier| later.0 == earlier.0);
         keys
@@ -209,7 +262,11 @@ impl Trust {
     /// When an authority was first named.
     pub fn named(&self, authority: Digest) -> Option<i64> {
         let base = &self.content.base;
-        let links = self.content.successions.iter().map(|link| (&link.succession.authorities, link.succession.made));
+        let links = self
+            .content
+            .successions
+            .iter()
+            .map(|link| (&link.succession.authorities, link.succession.made));
         let mut all = std::iter::once((&base.authorities, base.made)).chain(links);
         all.find(|(named, _)| named.contains(&authority)).map(|(_, made)| made)
     }
@@ -220,7 +277,9 @@ impl Trust {
         let der = |pem: &String| from_pem("CERTIFICATE", pem).map(|der| CertificateDer::from(der.to_vec()));
         let former = &self.content.former;
         let successors = former.iter().rev().filter_map(|former| der(&former.successor));
-        successors.chain(former.iter().filter_map(|former| der(&former.certificate))).collect()
+        successors
+            .chain(former.iter().filter_map(|former| der(&former.certificate)))
+            .collect()
     }
 }
 
@@ -259,7 +318,9 @@ impl Request {
     /// The request that is still to be carried out; None: there is none.
     pub(super) fn read(keys: &Keys, trust: &Trust) -> Result<Option<Self>, IdentityError> {
         let path = keys.path(Self::FILE);
-        let Some(text) = read_private(&path)? else { return Ok(None) };
+        let Some(text) = read_private(&path)? else {
+            return Ok(None);
+        };
         let request: Self = serde_json::from_str(&text).map_err(|_| IdentityError::Request { path })?;
         Ok(Some(request).filter(|request| request.after == trust.head().position.sequence))
     }

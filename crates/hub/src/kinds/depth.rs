@@ -72,7 +72,10 @@ mod tests {
     fn depth_and_size_are_found_and_a_budget_ends_the_look() {
         let of = |value: &Value| measure(value, &mut Budget::of(100));
         assert_eq!(of(&json!("abc")), Some(Measured { depth: 0, bytes: 5 }));
-        assert_eq!(of(&json!({"a": [1, {"b": {}}]})).map(|measured| measured.depth), Some(4));
+        assert_eq!(
+            of(&json!({"a": [1, {"b": {}}]})).map(|measured| measured.depth),
+            Some(4)
+        );
         assert_eq!(of(&json!(vec![1; 100])), None);
         let nested = (0..MAX_DEPTH).fold(json!(1), |inner, _| json!([inner]));
         assert!(fits(&nested) && !fits(&json!([nested])));

@@ -75,7 +75,10 @@ mod tests {
         new["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let told = manage(&kind, "status", Some(&made), new, Timestamp::UNIX_EPOCH);
         let entries = told["metadata"]["managedFields"].as_array().unwrap();
-        let names: Vec<_> = entries.iter().map(|e| (e["manager"].as_str(), e["subresource"].as_str())).collect();
+        let names: Vec<_> = entries
+            .iter()
+            .map(|e| (e["manager"].as_str(), e["subresource"].as_str()))
+            .collect();
         assert_eq!(names, [(Some(OWN_MANAGER), None), (Some(OWN_MANAGER), Some("status"))]);
         assert_eq!(
             entries[1]["fieldsV1"],

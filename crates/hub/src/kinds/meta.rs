@@ -48,7 +48,11 @@ pub fn check_label(name: &str) -> Option<String> {
     if is_dns_label(name) {
         return None;
     }
-    Some(if check_subdomain(name).is_none() { "must not contain dots".into() } else { LABEL.into() })
+    Some(if check_subdomain(name).is_none() {
+        "must not contain dots".into()
+    } else {
+        LABEL.into()
+    })
 }
 
 fn is_word(text: &str) -> bool {
@@ -99,7 +103,10 @@ impl NameRule {
             Self::PathSegment => match name {
                 "." | ".." => Some(format!("may not be '{name}'")),
                 _ if name.len() > 253 => Some("must be no more than 253 bytes".into()),
-                _ => ['/', '%'].into_iter().find(|c| name.contains(*c)).map(|c| format!("may not contain '{c}'")),
+                _ => ['/', '%']
+                    .into_iter()
+                    .find(|c| name.contains(*c))
+                    .map(|c| format!("may not contain '{c}'")),
             },
         }
     }
@@ -123,7 +130,11 @@ impl NameRule {
 /// The labels of an object.
 pub fn labels(object: &Value) -> BTreeMap<String, String> {
     let labels = object["metadata"]["labels"].as_object();
-    labels.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect()
+    labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+        .collect()
 }
 
 pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
@@ -131,13 +142,20 @@ pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 }
 
 pub fn finalizers(object: &Value) -> Vec<&str> {
-    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    object["metadata"]["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 /// Keeps the items of a list that `keep` accepts. An empty list is removed, because Kubernetes writes none.
 pub fn retain(parent: &mut Value, list: &str, keep: impl Fn(&Value) -> bool) {
     let Some(parent) = parent.as_object_mut() else { return };
-    let Some(items) = parent.get_mut(list).and_then(Value::as_array_mut) else { return };
+    let Some(items) = parent.get_mut(list).and_then(Value::as_array_mut) else {
+        return;
+    };
     items.retain(keep);
     if items.is_empty() {
         parent.remove(list);
@@ -172,8 +190,13 @@ pub fn check_annotations(annotations: Option<&Map<String, Value>>, path: &str, e
 /// A reference as Go writes it: its fields in the order of the struct, absent text as empty.
 fn shown_owner(owner: &Value) -> String {
     let always = ["apiVersion", "kind", "name", "uid"].map(|field| (field, owner[field].as_str().unwrap_or_default()));
-    let mut fields: Vec<String> = always.iter().map(|(field, text)| format!("{field:?}:{}", json!(text))).collect();
-    let flags = ["controller", "blockOwnerDeletion"].into_iter().filter(|field| owner[*field].is_boolean());
+    let mut fields: Vec<String> = always
+        .iter()
+        .map(|(field, text)| format!("{field:?}:{}", json!(text)))
+        .collect();
+    let flags = ["controller", "blockOwnerDeletion"]
+        .into_iter()
+        .filter(|field| owner[*field].is_boolean());
     fields.extend(flags.map(|field| format!("{field:?}:{}", owner[field])));
     format!("{{{}}}", fields.join(","))
 }
@@ -197,7 +220,11 @@ fn check_owner(owner: &Value, errors: &mut Vec<FieldError>) {
         ("uid", text("uid").is_empty(), "must not be empty"),
     ] {
         if absent {
-            errors.push(FieldError::invalid(format!("{PATH}.{field}"), &json!(text(field)), detail));
+            errors.push(FieldError::invalid(
+                format!("{PATH}.{field}"),
+                &json!(text(field)),
+                detail,
+            ));
         }
     }
     if text("apiVersion") == "v1" && text("kind") == "Event" {
@@ -209,7 +236,11 @@ fn check_owner(owner: &Value, errors: &mut Vec<FieldError>) {
 fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
     let owners = owners.map_or(&[][..], Vec::as_slice);
     if owners.len() > OWNERS_LIMIT {
-        errors.push(FieldError::too_many("metadata.ownerReferences", owners.len(), OWNERS_LIMIT as u64));
+        errors.push(FieldError::too_many(
+            "metadata.ownerReferences",
+            owners.len(),
+            OWNERS_LIMIT as u64,
+        ));
         return;
     }
     let mut first: Option<String> = None;
@@ -234,7 +265,10 @@ fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
 
 /// Removes duplicate references and returns their uids.
 pub fn drop_duplicate_owners(object: &mut Value) -> Vec<String> {
-    let Some(owners) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else {
+    let Some(owners) = object
+        .pointer_mut("/metadata/ownerReferences")
+        .and_then(Value::as_array_mut)
+    else {
         return Vec::new();
     };
     let (mut kept, mut dropped) = (Vec::<Value>::with_capacity(owners.len()), Vec::new());
@@ -255,7 +289,11 @@ pub fn drop_duplicate_owners(object: &mut Value) -> Vec<String> {
 fn check_finalizers(list: Option<&Vec<Value>>, qualified: bool, errors: &mut Vec<FieldError>) {
     let list = list.map_or(&[][..], Vec::as_slice);
     if list.len() > FINALIZERS_LIMIT {
-        errors.push(FieldError::too_many("metadata.finalizers", list.len(), FINALIZERS_LIMIT as u64));
+        errors.push(FieldError::too_many(
+            "metadata.finalizers",
+            list.len(),
+            FINALIZERS_LIMIT as u64,
+        ));
         return;
     }
     for (n, finalizer) in list.iter().enumerate() {
@@ -277,7 +315,9 @@ pub fn check_finalizer(finalizer: &Value, path: String, qualified: bool, errors:
 /// Custom resources may have any finalizer; adding one without a domain gives a warning.
 pub fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let had = old.map(finalizers).unwrap_or_default();
-    let bare = finalizers(object).into_iter().filter(|f| !f.contains('/') && !had.contains(f));
+    let bare = finalizers(object)
+        .into_iter()
+        .filter(|f| !f.contains('/') && !had.contains(f));
     bare.filter(|f| !matches!(*f, "orphan" | "foregroundDeletion"))
         .map(|f| {
             format!(
@@ -297,7 +337,10 @@ pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldErr
         errors.push(FieldError::invalid("metadata.generateName", &json!(prefix), &problem));
     }
     if name.is_empty() {
-        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
     } else if let Some(problem) = rule.check(name) {
         errors.push(FieldError::invalid("metadata.name", &json!(name), &problem));
     }
@@ -315,7 +358,11 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let value = &new["metadata"][field];
         if value != &old["metadata"][field] {
-            errors.push(FieldError::invalid(format!("metadata.{field}"), value, "field is immutable"));
+            errors.push(FieldError::invalid(
+                format!("metadata.{field}"),
+                value,
+                "field is immutable",
+            ));
         }
     }
     if old["metadata"].get("deletionTimestamp").is_some() {
@@ -364,9 +411,11 @@ mod tests {
 
     #[test]
     fn a_prefix_may_end_in_a_dash() {
-        for (rule, good, bad) in
-            [(NameRule::Subdomain, "a.b-", "a."), (NameRule::Label, "a-", "a.b-"), (NameRule::PathSegment, ".", "a/")]
-        {
+        for (rule, good, bad) in [
+            (NameRule::Subdomain, "a.b-", "a."),
+            (NameRule::Label, "a-", "a.b-"),
+            (NameRule::PathSegment, ".", "a/"),
+        ] {
             assert_eq!(rule.check_prefix(good), None, "{good}");
             assert!(rule.check_prefix(bad).is_some(), "{bad}");
         }
@@ -393,7 +442,10 @@ mod tests {
     fn an_object_that_is_being_deleted_takes_no_new_finalizer() {
         let old = json!({"metadata": {"uid": "1", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
         let new = json!({"metadata": {"uid": "2", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
-        assert_eq!(fields(&validate_update(&new, &old)), ["metadata.uid", "metadata.finalizers"]);
+        assert_eq!(
+            fields(&validate_update(&new, &old)),
+            ["metadata.uid", "metadata.finalizers"]
+        );
         assert!(validate_update(&old, &old).is_empty());
     }
 }

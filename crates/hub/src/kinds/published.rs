@@ -12,7 +12,11 @@ pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 /// other lists are atomic.
 const MERGED: &[(&str, &str, Option<&str>)] = &[
     ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "finalizers", None),
-    ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "ownerReferences", Some("uid")),
+    (
+        "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+        "ownerReferences",
+        Some("uid"),
+    ),
     ("io.k8s.api.core.v1.ServiceAccount", "secrets", Some("name")),
     ("io.k8s.api.core.v1.NamespaceStatus", "conditions", Some("type")),
 ];
@@ -62,7 +66,9 @@ pub fn complete(definitions: &mut Map<String, Value>) {
     }
 
     for (name, required) in REQUIRED {
-        let Some(definition) = definitions.get_mut(*name).and_then(Value::as_object_mut) else { continue };
+        let Some(definition) = definitions.get_mut(*name).and_then(Value::as_object_mut) else {
+            continue;
+        };
         if required.is_empty() {
             definition.remove("required");
         } else {
@@ -70,8 +76,9 @@ pub fn complete(definitions: &mut Map<String, Value>) {
         }
     }
 
-    let phase =
-        definitions.get_mut("io.k8s.api.core.v1.NamespaceStatus").and_then(|d| d.pointer_mut("/properties/phase"));
+    let phase = definitions
+        .get_mut("io.k8s.api.core.v1.NamespaceStatus")
+        .and_then(|d| d.pointer_mut("/properties/phase"));
     if let Some(phase) = phase {
         phase["enum"] = json!(["Active", "Terminating"]);
     }
@@ -79,8 +86,10 @@ pub fn complete(definitions: &mut Map<String, Value>) {
 
 /// The types that have no Rust types: the patch, and the list of each kind.
 pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
-    definitions
-        .insert(PATCH.to_owned(), json!({"type": "object", "description": "A patch, in the form of its media type."}));
+    definitions.insert(
+        PATCH.to_owned(),
+        json!({"type": "object", "description": "A patch, in the form of its media type."}),
+    );
     for kind in kinds.iter().filter(|kind| kind.is_listed()) {
         let of_kind = &definitions.get(&kind.schema_name).unwrap_or(&Value::Null)["properties"];
         let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
@@ -104,7 +113,11 @@ pub fn whole_numbers(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             for limit in ["minimum", "maximum"] {
-                if let Some(float) = map.get(limit).and_then(Value::as_f64).filter(|float| float.fract() == 0.0) {
+                if let Some(float) = map
+                    .get(limit)
+                    .and_then(Value::as_f64)
+                    .filter(|float| float.fract() == 0.0)
+                {
                     map.insert(limit.to_owned(), json!(float as i64));
                 }
             }
@@ -138,7 +151,10 @@ mod tests {
         let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
         let mut definitions = Map::new();
         let list = || json!({"type": "array"});
-        definitions.insert(meta.to_owned(), json!({"properties": {"finalizers": list(), "managedFields": list()}}));
+        definitions.insert(
+            meta.to_owned(),
+            json!({"properties": {"finalizers": list(), "managedFields": list()}}),
+        );
         definitions.insert(ATOMIC[0].to_owned(), json!({"required": ["metadata"]}));
         definitions.insert("io.k8s.x.Any".to_owned(), json!({"type": "object"}));
         complete(&mut definitions);

@@ -37,11 +37,13 @@ impl Propagation {
 
     /// The policy of an earlier request, or of the creator of the object.
     pub fn of_finalizers(object: &Value) -> Option<Self> {
-        meta::finalizers(object).into_iter().find_map(|finalizer| match finalizer {
-            ORPHAN => Some(Self::Orphan),
-            FOREGROUND => Some(Self::Foreground),
-            _ => None,
-        })
+        meta::finalizers(object)
+            .into_iter()
+            .find_map(|finalizer| match finalizer {
+                ORPHAN => Some(Self::Orphan),
+                FOREGROUND => Some(Self::Foreground),
+                _ => None,
+            })
     }
 }
 
@@ -55,7 +57,10 @@ pub struct Cascade {
 
 impl From<Propagation> for Cascade {
     fn from(policy: Propagation) -> Self {
-        Self { policy: Some(policy), orphan_dependents: None }
+        Self {
+            policy: Some(policy),
+            orphan_dependents: None,
+        }
     }
 }
 
@@ -65,8 +70,10 @@ impl Cascade {
     pub fn finalizers(self, object: &Value, kind: &ResourceKind) -> Vec<String> {
         let had = meta::finalizers(object);
         let (orphan, foreground) = if kind.kind == "Namespace" {
-            let decided =
-                self.orphan_dependents.map(|orphan| (orphan, !orphan)).or_else(|| self.policy.map(own_finalizers));
+            let decided = self
+                .orphan_dependents
+                .map(|orphan| (orphan, !orphan))
+                .or_else(|| self.policy.map(own_finalizers));
             decided.unwrap_or_else(|| (had.contains(&ORPHAN), had.contains(&FOREGROUND)))
         } else if kind.kind == "Event" {
             (false, false)
@@ -80,8 +87,10 @@ impl Cascade {
         };
         let others = had.iter().filter(|name| !matches!(**name, ORPHAN | FOREGROUND));
         let added = [orphan.then_some(&ORPHAN), foreground.then_some(&FOREGROUND)];
-        let mut wanted: Vec<String> =
-            others.chain(added.into_iter().flatten()).map(|name| (*name).to_owned()).collect();
+        let mut wanted: Vec<String> = others
+            .chain(added.into_iter().flatten())
+            .map(|name| (*name).to_owned())
+            .collect();
         if wanted.len() == had.len() && had.iter().all(|name| wanted.iter().any(|other| other == name)) {
             wanted = had.into_iter().map(str::to_owned).collect();
         }
@@ -111,7 +120,11 @@ pub fn is_marked(object: &Value) -> bool {
 
 /// Whether an object has finalizers, so that a delete only marks it.
 pub fn is_held(object: &Value, kind: &ResourceKind) -> bool {
-    let of_spec = || object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let of_spec = || {
+        object["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|finalizers| !finalizers.is_empty())
+    };
     !meta::finalizers(object).is_empty() || (kind.kind == "Namespace" && of_spec())
 }
 
@@ -147,7 +160,11 @@ pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: 
         marked["status"]["phase"] = json!("Terminating");
     }
 
-    if marked == *object { Removal::Wait } else { Removal::Mark(marked) }
+    if marked == *object {
+        Removal::Wait
+    } else {
+        Removal::Mark(marked)
+    }
 }
 
 /// The write of a removal; None: there is nothing to write.
@@ -176,7 +193,11 @@ mod tests {
     use crate::kinds::REGISTRY;
 
     fn kind(group: &str, plural: &str) -> &'static ResourceKind {
-        REGISTRY.kinds.iter().find(|kind| kind.group == group && kind.plural == plural).unwrap()
+        REGISTRY
+            .kinds
+            .iter()
+            .find(|kind| kind.group == group && kind.plural == plural)
+            .unwrap()
     }
 
     fn plan(object: &Value, kind: &ResourceKind, cascade: impl Into<Cascade>) -> Removal {
@@ -189,7 +210,9 @@ mod tests {
         let free = json!({"metadata": {"name": "a"}});
         assert_eq!(plan(&free, kind, Cascade::default()), Removal::Remove);
         let held = json!({"metadata": {"name": "a", "generation": 1, "finalizers": ["a/b"]}});
-        let Removal::Mark(marked) = plan(&held, kind, Cascade::default()) else { panic!("not marked") };
+        let Removal::Mark(marked) = plan(&held, kind, Cascade::default()) else {
+            panic!("not marked")
+        };
         assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
         assert_eq!(marked["metadata"]["generation"], 2);
         assert_eq!(plan(&marked, kind, Cascade::default()), Removal::Wait);
@@ -200,14 +223,19 @@ mod tests {
         let kind = kind("", "namespaces");
         let namespace =
             json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
-        let Removal::Mark(marked) = plan(&namespace, kind, Cascade::default()) else { panic!("not marked") };
+        let Removal::Mark(marked) = plan(&namespace, kind, Cascade::default()) else {
+            panic!("not marked")
+        };
         assert_eq!(marked["status"]["phase"], "Terminating");
         assert_eq!(plan(&marked, kind, Propagation::Foreground), Removal::Wait);
     }
 
     #[test]
     fn a_policy_is_a_finalizer_until_the_collector_has_done_its_part() {
-        let old_way = |orphan| Cascade { policy: None, orphan_dependents: Some(orphan) };
+        let old_way = |orphan| Cascade {
+            policy: None,
+            orphan_dependents: Some(orphan),
+        };
         for (had, cascade, expected) in [
             (&[][..], Propagation::Background.into(), &[][..]),
             (&[], Propagation::Foreground.into(), &[FOREGROUND]),
@@ -220,10 +248,17 @@ mod tests {
             (&[FOREGROUND], Propagation::Background.into(), &[]),
         ] {
             let object = json!({"metadata": {"finalizers": had}});
-            assert_eq!(cascade.finalizers(&object, kind("", "configmaps")), expected, "{had:?} {cascade:?}");
+            assert_eq!(
+                cascade.finalizers(&object, kind("", "configmaps")),
+                expected,
+                "{had:?} {cascade:?}"
+            );
         }
         let event = json!({"metadata": {}});
-        assert_eq!(plan(&event, kind("", "events"), Propagation::Foreground), Removal::Remove);
+        assert_eq!(
+            plan(&event, kind("", "events"), Propagation::Foreground),
+            Removal::Remove
+        );
         let namespace = kind("", "namespaces");
         assert_eq!(old_way(false).finalizers(&event, namespace), [FOREGROUND]);
     }

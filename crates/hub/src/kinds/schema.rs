@@ -12,7 +12,11 @@ use serde_json::{Value, json};
 use super::{MICRO_TIME, status::FieldError};
 
 fn child(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+    if path.is_empty() {
+        field.to_owned()
+    } else {
+        format!("{path}.{field}")
+    }
 }
 
 fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
@@ -85,7 +89,9 @@ pub fn default(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
             for (name, property) in properties(schema).into_iter().flatten() {
-                let absent = map.get(name).is_none_or(|value| value.is_null() && !is_nullable(property));
+                let absent = map
+                    .get(name)
+                    .is_none_or(|value| value.is_null() && !is_nullable(property));
                 if let (true, Some(default)) = (absent, property.get("default")) {
                     map.insert(name.clone(), default.clone());
                 }
@@ -144,7 +150,10 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
     {
-        let names: Vec<_> = allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
+        let names: Vec<_> = allowed
+            .iter()
+            .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+            .collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(path, value, &names));
     }
@@ -168,12 +177,20 @@ fn validate_string(text: &str, schema: &Value, path: &str, errors: &mut Vec<Fiel
         errors.push(FieldError::too_long(path, max));
     }
     if let Some(min) = schema["minLength"].as_u64().filter(|min| length < *min) {
-        errors.push(FieldError::invalid(path, &value, &format!("{path} in body should be at least {min} chars long")));
+        errors.push(FieldError::invalid(
+            path,
+            &value,
+            &format!("{path} in body should be at least {min} chars long"),
+        ));
     }
     if let Some(pattern) = schema["pattern"].as_str() {
         // A test compiles each pattern of our kinds; a pattern that doesn't compile must not admit anything.
         if !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text)) {
-            errors.push(FieldError::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
+            errors.push(FieldError::invalid(
+                path,
+                &value,
+                &format!("{path} in body should match '{pattern}'"),
+            ));
         }
     }
     let wrong_format = match schema["format"].as_str() {
@@ -205,7 +222,11 @@ fn validate_number(value: &Value, schema: &Value, path: &str, errors: &mut Vec<F
     };
     if number < lowest || number > highest {
         let format = schema["format"].as_str().unwrap_or_default();
-        errors.push(FieldError::invalid(path, value, &format!("{path} in body must be of type {format}: {value}")));
+        errors.push(FieldError::invalid(
+            path,
+            value,
+            &format!("{path} in body must be of type {format}: {value}"),
+        ));
     }
 }
 
@@ -250,7 +271,12 @@ fn validate_object(map: &serde_json::Map<String, Value>, schema: &Value, path: &
     if let Some(max) = schema["maxProperties"].as_u64().filter(|max| map.len() as u64 > *max) {
         errors.push(FieldError::too_many(path, map.len(), max));
     }
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for name in schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
         if !map.contains_key(name) {
             errors.push(FieldError::required(child(path, name), ""));
         }
@@ -287,13 +313,17 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
             ("object", _) if schema.get("additionalProperties").is_some() => "map[string]string",
             (other, _) => other,
         };
-        return Err(format!("json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}"));
+        return Err(format!(
+            "json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}"
+        ));
     }
 
     match value {
         Value::String(text) => match schema["format"].as_str() {
             Some("byte") => {
-                STANDARD.decode(&*text).map_err(|_| "illegal base64 data in field ".to_owned() + place)?;
+                STANDARD
+                    .decode(&*text)
+                    .map_err(|_| "illegal base64 data in field ".to_owned() + place)?;
             }
             Some(format @ ("date-time" | MICRO_TIME)) => {
                 let wrong = || format!("parsing time {text:?} in field {place}: not RFC 3339");
@@ -303,7 +333,13 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
                 if micro && !text.split_once('.').is_some_and(|(_, rest)| has_six_digits(rest)) {
                     return Err(wrong());
                 }
-                *text = time.strftime(if micro { "%Y-%m-%dT%H:%M:%S.%6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" }).to_string();
+                *text = time
+                    .strftime(if micro {
+                        "%Y-%m-%dT%H:%M:%S.%6fZ"
+                    } else {
+                        "%Y-%m-%dT%H:%M:%SZ"
+                    })
+                    .to_string();
             }
             _ => {}
         },
@@ -321,7 +357,15 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
             for (name, value) in map.iter_mut() {
                 if let Some(schema) = property(schema, name) {
                     let is_map = schema.get("additionalProperties").is_some();
-                    decode(value, schema, &if is_map { place.to_owned() + "." + name } else { child(place, name) })?;
+                    decode(
+                        value,
+                        schema,
+                        &if is_map {
+                            place.to_owned() + "." + name
+                        } else {
+                            child(place, name)
+                        },
+                    )?;
                 }
             }
         }
@@ -361,7 +405,11 @@ mod tests {
         drop_nulls(&mut value, &schema());
         default(&mut value, &schema());
         validate(&value, &schema(), "spec", &mut errors);
-        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{value}");
+        assert_eq!(
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            expected,
+            "{value}"
+        );
     }
 
     #[test]
@@ -396,8 +444,10 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_pruned_and_named() {
-        let (mut value, mut unknown) =
-            (json!({"bogus": 1, "ref": {"name": "a", "zz": {}}, "labels": {"any": "x"}}), Vec::new());
+        let (mut value, mut unknown) = (
+            json!({"bogus": 1, "ref": {"name": "a", "zz": {}}, "labels": {"any": "x"}}),
+            Vec::new(),
+        );
         prune(&mut value, &schema(), "spec", &mut unknown);
         assert_eq!(value, json!({"ref": {"name": "a"}, "labels": {"any": "x"}}));
         assert_eq!(unknown, ["spec.bogus", "spec.ref.zz"]);
@@ -408,7 +458,10 @@ mod tests {
         let mut value = json!({"prune": null, "note": null, "policy": null, "ref": {"name": "a"}});
         drop_nulls(&mut value, &schema());
         default(&mut value, &schema());
-        assert_eq!(value, json!({"prune": true, "note": null, "ref": {"name": "a", "kind": "Git"}}));
+        assert_eq!(
+            value,
+            json!({"prune": true, "note": null, "ref": {"name": "a", "kind": "Git"}})
+        );
     }
 
     #[test]
@@ -419,7 +472,11 @@ mod tests {
         for (format, text, expected) in [
             ("date-time", "2026-01-01T02:00:00.9+02:00", Some("2026-01-01T00:00:00Z")),
             ("date-time", "today", None),
-            (MICRO_TIME, "2026-01-01T00:00:00.123456Z", Some("2026-01-01T00:00:00.123456Z")),
+            (
+                MICRO_TIME,
+                "2026-01-01T00:00:00.123456Z",
+                Some("2026-01-01T00:00:00.123456Z"),
+            ),
             (MICRO_TIME, "2026-01-01T00:00:00Z", None),
             (MICRO_TIME, "2026-01-01T00:00:00.1234567Z", None),
         ] {
@@ -428,6 +485,9 @@ mod tests {
             assert_eq!(read.ok().map(|()| time), expected.map(Value::from), "{format} {text}");
         }
         let error = decode(&mut json!({"prune": 5}), &schema(), "Kind");
-        assert_eq!(error, Err("json: cannot unmarshal number into Go struct field Kind.prune of type bool".into()));
+        assert_eq!(
+            error,
+            Err("json: cannot unmarshal number into Go struct field Kind.prune of type bool".into())
+        );
     }
 }

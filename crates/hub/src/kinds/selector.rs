@@ -67,11 +67,17 @@ impl Filter {
 
     /// The only name that can match, if the selector says so: a lookup instead of a scan.
     pub fn name(&self) -> Option<&str> {
-        self.fields.iter().find(|f| f.equal && f.field == "metadata.name").map(|f| f.value.as_str())
+        self.fields
+            .iter()
+            .find(|f| f.equal && f.field == "metadata.name")
+            .map(|f| f.value.as_str())
     }
 
     pub fn namespace(&self) -> Option<&str> {
-        self.fields.iter().find(|f| f.equal && f.field == "metadata.namespace").map(|f| f.value.as_str())
+        self.fields
+            .iter()
+            .find(|f| f.equal && f.field == "metadata.namespace")
+            .map(|f| f.value.as_str())
     }
 
     /// Whether the filter has more than labels, so that the store's answer must be filtered again.
@@ -85,14 +91,19 @@ impl Filter {
                 let number = labels.get(&c.key).and_then(|v| v.parse::<i64>().ok());
                 number.is_some_and(|n| if c.greater { n > c.number } else { n < c.number })
             })
-            && self.fields.iter().all(|f| (field_value(object, &f.field) == f.value) == f.equal)
+            && self
+                .fields
+                .iter()
+                .all(|f| (field_value(object, &f.field) == f.value) == f.equal)
     }
 }
 
 /// The text of a field for a field selector; empty if absent.
 fn field_value(object: &Value, field: &str) -> String {
     // Events have two names for the reporter, and their newer version has names of its own for stored fields.
-    let regarding = field.strip_prefix("regarding.").map(|rest| format!("involvedObject.{rest}"));
+    let regarding = field
+        .strip_prefix("regarding.")
+        .map(|rest| format!("involvedObject.{rest}"));
     let path = match field {
         "name" => "metadata.name",
         "source" if object["source"]["component"].as_str().unwrap_or_default().is_empty() => "reportingComponent",
@@ -134,7 +145,11 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
         if !supported.fields.contains(&field) {
             return Err(supported.refuse(field));
         }
-        requirements.push(FieldRequirement { field: field.to_owned(), equal, value });
+        requirements.push(FieldRequirement {
+            field: field.to_owned(),
+            equal,
+            value,
+        });
     }
     Ok(requirements)
 }
@@ -214,7 +229,10 @@ mod tests {
     #[test]
     fn broken_label_selectors_say_what_was_expected() {
         for (selector, expected) in [
-            ("a b c", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+            (
+                "a b c",
+                "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+            ),
             ("a in x", "unable to parse requirement: found 'x' expected: '('"),
             ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a=b,", "found '', expected: identifier after ','"),
@@ -234,13 +252,20 @@ mod tests {
 
     #[test]
     fn values_that_are_left_out_are_empty() {
-        let values =
-            |selector: &str| match &Filter::parse(Some(selector), None, Selectable::default()).unwrap().labels.0[..] {
-                [LabelRequirement::In(_, values)] => values.join("|"),
-                other => panic!("{other:?}"),
-            };
-        for (selector, expected) in [("a in ()", ""), ("a in (b,)", "|b"), ("a in (,b)", "|b"), ("a in (b,,c)", "|b|c")]
+        let values = |selector: &str| match &Filter::parse(Some(selector), None, Selectable::default())
+            .unwrap()
+            .labels
+            .0[..]
         {
+            [LabelRequirement::In(_, values)] => values.join("|"),
+            other => panic!("{other:?}"),
+        };
+        for (selector, expected) in [
+            ("a in ()", ""),
+            ("a in (b,)", "|b"),
+            ("a in (,b)", "|b"),
+            ("a in (b,,c)", "|b|c"),
+        ] {
             assert_eq!(values(selector), expected, "{selector}");
         }
     }

@@ -20,11 +20,18 @@ pub fn complete(object: &mut Value) -> Result<(), Vec<FieldError>> {
     let Some(kind) = kind() else { return Ok(()) };
     let mut unknown = Vec::new();
     // Users set no metadata of these services but the labels.
-    schema::prune(&mut object["spec"], &kind.schema["properties"]["spec"], "spec", &mut unknown);
+    schema::prune(
+        &mut object["spec"],
+        &kind.schema["properties"]["spec"],
+        "spec",
+        &mut unknown,
+    );
     schema::drop_nulls(&mut object["spec"], &kind.schema["properties"]["spec"]);
     schema::default(&mut object["spec"], &kind.schema["properties"]["spec"]);
-    let mut errors: Vec<FieldError> =
-        unknown.into_iter().map(|field| FieldError::forbidden(field, "there is no such field")).collect();
+    let mut errors: Vec<FieldError> = unknown
+        .into_iter()
+        .map(|field| FieldError::forbidden(field, "there is no such field"))
+        .collect();
     errors.extend(strategy::validate(object, None, kind, Part::Main));
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }

@@ -56,7 +56,11 @@ impl fmt::Display for FieldError {
 }
 
 fn with_detail(head: String, detail: &str) -> String {
-    if detail.is_empty() { head } else { format!("{head}: {detail}") }
+    if detail.is_empty() {
+        head
+    } else {
+        format!("{head}: {detail}")
+    }
 }
 
 /// A value as an error repeats it. Long ones are cut, so that an answer never grows with the request.
@@ -74,15 +78,27 @@ fn cut(text: &str) -> String {
 
 impl FieldError {
     fn new(reason: &'static str, field: impl Into<String>, message: String) -> Self {
-        Self { reason, field: field.into(), message }
+        Self {
+            reason,
+            field: field.into(),
+            message,
+        }
     }
 
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
-        Self::new("FieldValueRequired", field, with_detail("Required value".into(), detail))
+        Self::new(
+            "FieldValueRequired",
+            field,
+            with_detail("Required value".into(), detail),
+        )
     }
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
-        Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", shown(value)), detail))
+        Self::new(
+            "FieldValueInvalid",
+            field,
+            with_detail(format!("Invalid value: {}", shown(value)), detail),
+        )
     }
 
     /// For a value that may be secret.
@@ -92,31 +108,59 @@ impl FieldError {
 
     /// For a value that is not shown as JSON with sorted fields.
     pub fn invalid_as(field: impl Into<String>, value: &str, detail: &str) -> Self {
-        Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", cut(value)), detail))
+        Self::new(
+            "FieldValueInvalid",
+            field,
+            with_detail(format!("Invalid value: {}", cut(value)), detail),
+        )
     }
 
     pub fn wrong_type(field: impl Into<String>, value: &Value, detail: &str) -> Self {
-        Self::new("FieldValueTypeInvalid", field, with_detail(format!("Invalid value: {}", shown(value)), detail))
+        Self::new(
+            "FieldValueTypeInvalid",
+            field,
+            with_detail(format!("Invalid value: {}", shown(value)), detail),
+        )
     }
 
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
-        let list = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
+        let list = supported
+            .iter()
+            .map(|s| format!("{s:?}"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let head = format!("Unsupported value: {}", shown(value));
-        Self::new("FieldValueNotSupported", field, with_detail(head, &format!("supported values: {list}")))
+        Self::new(
+            "FieldValueNotSupported",
+            field,
+            with_detail(head, &format!("supported values: {list}")),
+        )
     }
 
     pub fn too_long(field: impl Into<String>, max: u64) -> Self {
         let bytes = if max == 1 { "byte" } else { "bytes" };
-        Self::new("FieldValueTooLong", field, format!("Too long: may not be more than {max} {bytes}"))
+        Self::new(
+            "FieldValueTooLong",
+            field,
+            format!("Too long: may not be more than {max} {bytes}"),
+        )
     }
 
     pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
         let items = if max == 1 { "item" } else { "items" };
-        Self::new("FieldValueTooMany", field, format!("Too many: {actual}: must have at most {max} {items}"))
+        Self::new(
+            "FieldValueTooMany",
+            field,
+            format!("Too many: {actual}: must have at most {max} {items}"),
+        )
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {}", shown(value)))
+        Self::new(
+            "FieldValueDuplicate",
+            field,
+            format!("Duplicate value: {}", shown(value)),
+        )
     }
 
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
@@ -126,16 +170,31 @@ impl FieldError {
 
 /// `resource.group`, or the bare resource in the core group.
 pub fn qualified(resource: &str, group: &str) -> String {
-    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+    if group.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}.{group}")
+    }
 }
 
 fn details(group: &str, kind: &str, name: &str) -> Details {
-    Details { name: name.into(), group: group.into(), kind: kind.into(), ..Details::default() }
+    Details {
+        name: name.into(),
+        group: group.into(),
+        kind: kind.into(),
+        ..Details::default()
+    }
 }
 
 impl ApiError {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, warnings: Vec::new() }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            warnings: Vec::new(),
+        }
     }
 
     pub fn with_warnings(mut self, warnings: &[String]) -> Self {
@@ -159,7 +218,10 @@ impl ApiError {
 
     /// A conflict about fields that other managers own.
     pub fn apply_conflict(message: impl Into<String>, causes: Vec<FieldError>) -> Self {
-        Self::new(409, "Conflict", message).with(Details { causes, ..Details::default() })
+        Self::new(409, "Conflict", message).with(Details {
+            causes,
+            ..Details::default()
+        })
     }
 
     /// A parameter that Kubernetes has and this server doesn't support. Ignoring it would change the meaning of the
@@ -195,7 +257,10 @@ impl ApiError {
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(resource, group));
+        let message = format!(
+            "Operation cannot be fulfilled on {} {name:?}: {why}",
+            qualified(resource, group)
+        );
         Self::new(409, "Conflict", message).with(details(group, resource, name))
     }
 
@@ -213,9 +278,16 @@ impl ApiError {
                 lines.push(line);
             }
         }
-        let list = if lines.len() == 1 { lines.remove(0) } else { format!("[{}]", lines.join(", ")) };
+        let list = if lines.len() == 1 {
+            lines.remove(0)
+        } else {
+            format!("[{}]", lines.join(", "))
+        };
         let message = format!("{} {name:?} is invalid: {list}", qualified(kind, group));
-        Self::new(422, "Invalid", message).with(Details { causes, ..details(group, kind, name) })
+        Self::new(422, "Invalid", message).with(Details {
+            causes,
+            ..details(group, kind, name)
+        })
     }
 
     /// Invalid options of a request. `kind`: `ListOptions`, `DeleteOptions` and the like.
@@ -259,8 +331,16 @@ impl ApiError {
             message: "Too large resource version".into(),
             field: String::new(),
         };
-        Self::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"))
-            .with(Details { causes: vec![cause], retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(
+            504,
+            "Timeout",
+            format!("Timeout: Too large resource version: {asked}, current: {current}"),
+        )
+        .with(Details {
+            causes: vec![cause],
+            retry_after_seconds: Some(1),
+            ..Details::default()
+        })
     }
 
     pub fn internal(message: impl fmt::Display) -> Self {
@@ -273,22 +353,33 @@ impl ApiError {
     }
 
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(503, "ServiceUnavailable", message)
-            .with(Details { retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(503, "ServiceUnavailable", message).with(Details {
+            retry_after_seconds: Some(1),
+            ..Details::default()
+        })
     }
 
     pub fn too_many_watches_of_user() -> Self {
         let message = "this user has a quarter of all watches of the server already; try again";
-        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(429, "TooManyRequests", message).with(Details {
+            retry_after_seconds: Some(1),
+            ..Details::default()
+        })
     }
 
     pub fn too_many_unread() -> Self {
-        Self::new(429, "TooManyRequests", TOO_MUCH).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(429, "TooManyRequests", TOO_MUCH).with(Details {
+            retry_after_seconds: Some(1),
+            ..Details::default()
+        })
     }
 
     pub fn too_many_watches(limit: usize) -> Self {
         let message = format!("the server serves {limit} watches already, as many as max-watches allows; try again");
-        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(429, "TooManyRequests", message).with(Details {
+            retry_after_seconds: Some(1),
+            ..Details::default()
+        })
     }
 
     pub fn retry_after(&self) -> Option<u32> {

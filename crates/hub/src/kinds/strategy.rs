@@ -65,10 +65,16 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
         Part::Status if kind.ours => {
             let mut new = std::mem::replace(object, old.clone());
             for field in ["resourceVersion", "managedFields"] {
-                let value = new["metadata"].as_object_mut().and_then(|metadata| metadata.remove(field));
+                let value = new["metadata"]
+                    .as_object_mut()
+                    .and_then(|metadata| metadata.remove(field));
                 set(&mut object["metadata"], field, value);
             }
-            set(object, "status", new.as_object_mut().and_then(|new| new.remove("status")));
+            set(
+                object,
+                "status",
+                new.as_object_mut().and_then(|new| new.remove("status")),
+            );
         }
         Part::Status => keep(object, old, "spec"),
         Part::Finalize => keep(object, old, "status"),
@@ -175,7 +181,10 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_rules(object, false, &mut errors);
             if object["aggregationRule"].is_object() {
                 // The hub has no controller that would fill in the selected rules.
-                errors.push(FieldError::forbidden("aggregationRule", "aggregated cluster roles are not supported"));
+                errors.push(FieldError::forbidden(
+                    "aggregationRule",
+                    "aggregated cluster roles are not supported",
+                ));
             }
         }
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
@@ -191,7 +200,9 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
 fn relate_to_status(errors: &mut [FieldError]) {
     for error in errors {
         if let Some(short) = error.field.strip_prefix("status.") {
-            error.message = error.message.replacen(&format!("{} in body", error.field), &format!("{short} in body"), 1);
+            error.message = error
+                .message
+                .replacen(&format!("{} in body", error.field), &format!("{short} in body"), 1);
         }
     }
 }
@@ -243,14 +254,28 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
     if let Some(Err(why)) = stated.as_str().map(str::parse::<Approvals>)
         && old.is_none_or(|old| approvals(old) != stated)
     {
-        errors.push(FieldError::invalid(format!("metadata.annotations[{APPROVALS}]"), &stated, why));
+        errors.push(FieldError::invalid(
+            format!("metadata.annotations[{APPROVALS}]"),
+            &stated,
+            why,
+        ));
     }
 
     // Kubernetes names the index only if nothing else can be written.
-    let path =
-        |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
+    let path = |n: usize| {
+        if part == Part::Finalize {
+            format!("spec.finalizers[{n}]")
+        } else {
+            "spec.finalizers".into()
+        }
+    };
     if old.is_none() || part == Part::Finalize {
-        for (n, finalizer) in object["spec"]["finalizers"].as_array().into_iter().flatten().enumerate() {
+        for (n, finalizer) in object["spec"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
             meta::check_finalizer(finalizer, path(n), true, errors);
         }
     }
@@ -270,7 +295,12 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
 
 fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     check_data_keys(object, &["data", "binaryData"], errors);
-    for key in object["binaryData"].as_object().into_iter().flatten().map(|(key, _)| key) {
+    for key in object["binaryData"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, _)| key)
+    {
         if object["data"].get(key).is_some() {
             let why = format!("duplicate of key present in data: {key}");
             errors.push(FieldError::invalid(format!("binaryData[{key}]"), &json!(key), &why));
@@ -314,7 +344,10 @@ fn validate_prefix(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
     }
     let field = format!("metadata.annotations[{URL_PREFIX}]");
     match value.as_str().map(UrlPrefix::parse) {
-        None => errors.push(FieldError::required(field, "the addresses that the credentials are for")),
+        None => errors.push(FieldError::required(
+            field,
+            "the addresses that the credentials are for",
+        )),
         Some(Err(error)) => errors.push(FieldError::invalid(field, &value, &error.to_string())),
         Some(Ok(_)) => {}
     }
@@ -325,7 +358,10 @@ fn validate_rules(object: &Value, namespaced: bool, errors: &mut Vec<FieldError>
         let path = format!("rules[{n}]");
         let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
         if empty("verbs") {
-            errors.push(FieldError::required(format!("{path}.verbs"), "verbs must contain at least one value"));
+            errors.push(FieldError::required(
+                format!("{path}.verbs"),
+                "verbs must contain at least one value",
+            ));
         }
         if !empty("nonResourceURLs") {
             let field = format!("{path}.nonResourceURLs");
@@ -354,9 +390,17 @@ fn validate_rules(object: &Value, namespaced: bool, errors: &mut Vec<FieldError>
 fn validate_binding(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     let role = &object["roleRef"];
     if role["apiGroup"] != json!(RBAC) {
-        errors.push(FieldError::not_supported("roleRef.apiGroup", &role["apiGroup"], &[RBAC]));
+        errors.push(FieldError::not_supported(
+            "roleRef.apiGroup",
+            &role["apiGroup"],
+            &[RBAC],
+        ));
     }
-    let kinds: &[&str] = if kind.namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    let kinds: &[&str] = if kind.namespaced {
+        &["Role", "ClusterRole"]
+    } else {
+        &["ClusterRole"]
+    };
     if !kinds.contains(&role["kind"].as_str().unwrap_or_default()) {
         errors.push(FieldError::not_supported("roleRef.kind", &role["kind"], kinds));
     }
@@ -392,12 +436,20 @@ fn validate_subject(subject: &Value, path: &str, namespaced: bool, errors: &mut 
         "User" | "Group" => RBAC,
         _ => {
             let kinds = ["ServiceAccount", "User", "Group"];
-            errors.push(FieldError::not_supported(format!("{path}.kind"), &subject["kind"], &kinds));
+            errors.push(FieldError::not_supported(
+                format!("{path}.kind"),
+                &subject["kind"],
+                &kinds,
+            ));
             return;
         }
     };
     if text("apiGroup") != group {
-        errors.push(FieldError::not_supported(format!("{path}.apiGroup"), &subject["apiGroup"], &[group]));
+        errors.push(FieldError::not_supported(
+            format!("{path}.apiGroup"),
+            &subject["apiGroup"],
+            &[group],
+        ));
     }
 }
 
@@ -427,7 +479,11 @@ mod tests {
         normalize(&mut object, kind(plural));
         prepare_create(&mut object, kind(plural));
         let errors = validate(&object, None, kind(plural), Part::Main);
-        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{object}");
+        assert_eq!(
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            expected,
+            "{object}"
+        );
     }
 
     #[test]
@@ -441,7 +497,11 @@ mod tests {
                 "rules[1].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs",
             ],
         );
-        check("clusterroles", json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}), &[]);
+        check(
+            "clusterroles",
+            json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}),
+            &[],
+        );
         check(
             "rolebindings",
             json!({"roleRef": {"kind": "Foo", "name": "a"}, "subjects": [
@@ -468,7 +528,11 @@ mod tests {
         );
         let cluster = |interval: &str| json!({"spec": {"pollInterval": interval}});
         check("clusters", cluster("1s"), &[]);
-        check("clusters", cluster("1h"), &["spec.pollInterval: Invalid value: \"1h\": must be between 1s and 10m"]);
+        check(
+            "clusters",
+            cluster("1h"),
+            &["spec.pollInterval: Invalid value: \"1h\": must be between 1s and 10m"],
+        );
 
         let mut old = cluster("1h");
         old["metadata"] = json!({"name": "a", "namespace": "ns"});
@@ -481,7 +545,11 @@ mod tests {
             let apply = json!({"ignoreDifferences": [{"kind": "Job"}, {"expression": expression}]});
             json!({"spec": {"clusterRef": {"name": "a"}, "targetNamespace": "a", "sourceRef": {"name": "a"}, "apply": apply}})
         };
-        check("servicedeployments", service("field == '/spec/replicas' && has(self.spec)"), &[]);
+        check(
+            "servicedeployments",
+            service("field == '/spec/replicas' && has(self.spec)"),
+            &[],
+        );
         let unknown = "spec.apply.ignoreDifferences[1].expression: Invalid value: \"object.a\": knows no \"object\": \
                        the object is \"self\"";
         check("servicedeployments", service("object.a"), &[unknown]);
@@ -494,7 +562,11 @@ mod tests {
     #[test]
     fn expressions_that_can_not_be_read_are_refused_with_their_place() {
         let rule = |current: &str| json!({"kind": "Boat", "current": current});
-        check("healthrules", json!({"spec": rule("self.status.phase == 'Afloat'")}), &[]);
+        check(
+            "healthrules",
+            json!({"spec": rule("self.status.phase == 'Afloat'")}),
+            &[],
+        );
         check(
             "healthrules",
             json!({"spec": rule("self.status.phase = 'Afloat'")}),
@@ -526,20 +598,34 @@ mod tests {
     fn a_provider_that_nothing_could_be_sent_to_is_refused_without_a_word_of_its_address() {
         let provider =
             |kind: &str, address: &str| json!({"spec": {"type": kind, "address": address, "secretRef": {"name": "a"}}});
-        check("notificationproviders", provider("generic", "https://hooks.example.com/a"), &[]);
+        check(
+            "notificationproviders",
+            provider("generic", "https://hooks.example.com/a"),
+            &[],
+        );
         let secret = "spec.address: Invalid value: it has a user, a query or a fragment: put secrets into the Secret, as token or address";
-        check("notificationproviders", provider("generic", "https://hooks.example.com/a?sig=hunter2"), &[secret]);
+        check(
+            "notificationproviders",
+            provider("generic", "https://hooks.example.com/a?sig=hunter2"),
+            &[secret],
+        );
         let mut old = provider("generic", "https://hooks.example.com/a?sig=hunter2");
         old["metadata"] = json!({"name": "a", "namespace": "ns"});
         normalize(&mut old, kind("notificationproviders"));
-        assert_eq!(validate(&old, Some(&old), kind("notificationproviders"), Part::Main), []);
+        assert_eq!(
+            validate(&old, Some(&old), kind("notificationproviders"), Part::Main),
+            []
+        );
     }
 
     #[test]
     fn secrets_take_text_and_keep_bytes() {
         let mut secret = json!({"metadata": {"name": "a"}, "stringData": {"a": "b"}});
         normalize(&mut secret, kind("secrets"));
-        assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"a": "Yg=="}, "type": "Opaque"}));
+        assert_eq!(
+            secret,
+            json!({"metadata": {"name": "a"}, "data": {"a": "Yg=="}, "type": "Opaque"})
+        );
         check(
             "secrets",
             json!({"type": "kubernetes.io/tls", "data": {"a b": ""}}),
@@ -556,7 +642,10 @@ mod tests {
         let old = json!({"metadata": {"name": "a"}, "type": "Opaque", "immutable": true, "data": {"a": "eA=="}});
         let new = json!({"metadata": {"name": "a"}, "type": "x", "immutable": false, "data": {}});
         let errors = validate(&new, Some(&old), kind("secrets"), Part::Main);
-        assert_eq!(errors.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(), ["type", "immutable", "data"]);
+        assert_eq!(
+            errors.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(),
+            ["type", "immutable", "data"]
+        );
     }
 
     #[test]
@@ -567,11 +656,21 @@ mod tests {
         let update = |new: Value, part| {
             let mut new = new;
             prepare_update(&mut new, &old, kind, part);
-            (new["spec"].clone(), new["status"].clone(), new["metadata"]["generation"].clone())
+            (
+                new["spec"].clone(),
+                new["status"].clone(),
+                new["metadata"]["generation"].clone(),
+            )
         };
         let new = json!({"metadata": {"name": "a", "generation": 9}, "spec": {"path": "b"}, "status": {"x": 2}});
-        assert_eq!(update(new.clone(), Part::Main), (json!({"path": "b"}), json!({"x": 1}), json!(4)));
-        assert_eq!(update(new, Part::Status), (json!({"path": "a"}), json!({"x": 2}), json!(3)));
+        assert_eq!(
+            update(new.clone(), Part::Main),
+            (json!({"path": "b"}), json!({"x": 1}), json!(4))
+        );
+        assert_eq!(
+            update(new, Part::Status),
+            (json!({"path": "a"}), json!({"x": 2}), json!(3))
+        );
         let labels = json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"path": "a"}});
         assert_eq!(update(labels, Part::Main).2, json!(3));
     }

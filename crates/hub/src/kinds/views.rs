@@ -37,8 +37,15 @@ pub static EVENTS: View = View {
 
 /// An object as its kind shows it.
 pub fn show<'a>(kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
-    let (Some(view), Some(fields)) = (kind.view, object.as_object()) else { return Cow::Borrowed(object) };
-    let shown_name = |name: &str| view.names.iter().find(|(stored, _)| *stored == name).map(|(_, shown)| *shown);
+    let (Some(view), Some(fields)) = (kind.view, object.as_object()) else {
+        return Cow::Borrowed(object);
+    };
+    let shown_name = |name: &str| {
+        view.names
+            .iter()
+            .find(|(stored, _)| *stored == name)
+            .map(|(_, shown)| *shown)
+    };
     let mut shown: Map<String, Value> = fields
         .iter()
         .map(|(name, value)| (shown_name(name).unwrap_or(name).to_owned(), value.clone()))
@@ -52,9 +59,16 @@ pub fn show<'a>(kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
 pub fn store(kind: &ResourceKind, object: Value) -> Value {
     let Some(view) = kind.view else { return object };
     let Value::Object(fields) = object else { return object };
-    let stored_name = |name: &str| view.names.iter().find(|(_, shown)| *shown == name).map(|(stored, _)| *stored);
-    let mut stored: Map<String, Value> =
-        fields.into_iter().map(|(name, value)| (stored_name(&name).map_or(name, str::to_owned), value)).collect();
+    let stored_name = |name: &str| {
+        view.names
+            .iter()
+            .find(|(_, shown)| *shown == name)
+            .map(|(stored, _)| *stored)
+    };
+    let mut stored: Map<String, Value> = fields
+        .into_iter()
+        .map(|(name, value)| (stored_name(&name).map_or(name, str::to_owned), value))
+        .collect();
     stored.insert("apiVersion".into(), json!(view.stored_version));
     stored.into()
 }
@@ -83,6 +97,9 @@ mod tests {
         back["reportingInstance"] = json!("");
         assert_eq!(back, stored);
         let core = REGISTRY.find("", "v1", "events").unwrap();
-        assert_eq!((&*show(core, &stored), store(core, stored.clone())), (&stored, stored.clone()));
+        assert_eq!(
+            (&*show(core, &stored), store(core, stored.clone())),
+            (&stored, stored.clone())
+        );
     }
 }

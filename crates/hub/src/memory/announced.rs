@@ -58,7 +58,10 @@ impl Announced {
     }
 
     fn change<T: Default>(&self, uid: &str, change: impl FnOnce(&mut Announcements) -> T) -> T {
-        self.lock().get_mut(uid).map(|told| change(&mut told.known)).unwrap_or_default()
+        self.lock()
+            .get_mut(uid)
+            .map(|told| change(&mut told.known))
+            .unwrap_or_default()
     }
 
     /// Whether a fetch that begins now is due because of deliveries.
@@ -83,7 +86,9 @@ impl Announced {
     /// How often a source with this interval is fetched, and whether deliveries have lengthened that.
     pub fn stretch(&self, uid: &str, interval: Duration) -> (Duration, bool) {
         let known = self.lock();
-        let Some(told) = known.get(uid) else { return (interval, false) };
+        let Some(told) = known.get(uid) else {
+            return (interval, false);
+        };
         (told.known.stretch(interval), told.known.is_proven())
     }
 
@@ -99,10 +104,17 @@ impl Announced {
     /// Forgets all deliveries of a receiver. Returns the sources for which deliveries were proven.
     pub fn withdraw(&self, receiver: &str) -> Vec<(String, SourceName)> {
         let mut all = self.lock();
-        let gone: Vec<String> =
-            all.iter().filter(|(_, told)| told.receiver == receiver).map(|(uid, _)| uid.clone()).collect();
-        let gone = gone.into_iter().filter_map(|uid| all.remove(&uid).map(|told| (uid, told)));
-        gone.filter(|(_, told)| told.known.is_proven()).map(|(uid, told)| (uid, told.source)).collect()
+        let gone: Vec<String> = all
+            .iter()
+            .filter(|(_, told)| told.receiver == receiver)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        let gone = gone
+            .into_iter()
+            .filter_map(|uid| all.remove(&uid).map(|told| (uid, told)));
+        gone.filter(|(_, told)| told.known.is_proven())
+            .map(|(uid, told)| (uid, told.source))
+            .collect()
     }
 }
 
@@ -119,7 +131,11 @@ mod tests {
     #[test]
     fn what_a_receiver_has_proven_goes_with_it() {
         let (announced, web) = (Announced::default(), SourceName::git(Name::new("a", "web")));
-        let telling = |receiver| Telling { uid: "web", source: &web, receiver };
+        let telling = |receiver| Telling {
+            uid: "web",
+            source: &web,
+            receiver,
+        };
         assert_eq!(announced.announce(telling("one")), Duration::ZERO);
         assert!(announced.begin("web") && !announced.begin("other"));
         announced.finish("web", true, Found::Moved);

@@ -45,12 +45,20 @@ impl Checks {
 
     /// Why a repository that a chart or a kustomization names can't be fetched; None: no problem is known.
     pub fn problem(&self, uid: &str) -> Option<String> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+        self.problems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)
+            .cloned()
     }
 
     /// Returns true if no problem was known before.
     pub fn note_problem(&self, uid: &str, problem: String) -> bool {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), problem).is_none()
+        self.problems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid.to_owned(), problem)
+            .is_none()
     }
 
     pub fn forget_problem(&self, uid: &str) {
@@ -59,7 +67,10 @@ impl Checks {
 
     /// Makes the next reconcile of a source fetch it, even if it is not due.
     pub fn hurry(&self, uid: &str) {
-        self.urgent.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
+        self.urgent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid.to_owned());
     }
 
     pub fn take_urgent(&self, uid: &str) -> bool {

@@ -40,8 +40,15 @@ impl SteadyClock {
     pub fn ahead_by(ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let more = ahead();
         let wall = (Timestamp::now() + more).as_millisecond();
-        let reading = Reading { wall, at: Instant::now() + more, steady_since: wall.div_euclid(1_000) };
-        Self { last: Mutex::new(reading), ahead: Box::new(ahead) }
+        let reading = Reading {
+            wall,
+            at: Instant::now() + more,
+            steady_since: wall.div_euclid(1_000),
+        };
+        Self {
+            last: Mutex::new(reading),
+            ahead: Box::new(ahead),
+        }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -52,7 +59,10 @@ impl SteadyClock {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = (self.ahead)();
         last.follow((Timestamp::now() + ahead).as_millisecond(), Instant::now() + ahead);
-        Clock { now: last.wall.div_euclid(1_000), started: last.steady_since }
+        Clock {
+            now: last.wall.div_euclid(1_000),
+            started: last.steady_since,
+        }
     }
 
     /// When the hub started or its clock was set last, in seconds since 1970.
@@ -63,7 +73,9 @@ impl SteadyClock {
 
 impl fmt::Debug for SteadyClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SteadyClock").field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("SteadyClock")
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +84,10 @@ impl Reading {
         let passed = i64::try_from(at.saturating_duration_since(self.at).as_millis()).unwrap_or(i64::MAX);
         let off = wall.saturating_sub(self.wall).saturating_sub(passed);
         if off.saturating_abs() > STEP.saturating_add(passed / 1_000) {
-            tracing::warn!(seconds = off / 1_000, "the clock was set: soak and wait times count from now");
+            tracing::warn!(
+                seconds = off / 1_000,
+                "the clock was set: soak and wait times count from now"
+            );
             self.steady_since = wall.div_euclid(1_000);
         }
         (self.wall, self.at) = (wall, at);
@@ -103,7 +118,11 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_is_another_one_and_one_that_drifts_is_not() {
         let start = Instant::now();
-        let mut reading = Reading { wall: 1_000_000, at: start, steady_since: 1_000 };
+        let mut reading = Reading {
+            wall: 1_000_000,
+            at: start,
+            steady_since: 1_000,
+        };
         // (milliseconds that have passed, the time on the clock then, since when it is steady)
         let course = [
             (500, 1_000_500, 1_000),

@@ -95,7 +95,11 @@ impl Instances {
                 self.late = self.late.saturating_add(1);
                 return self.late > 1;
             }
-            let next = Instance { id: id.into(), host: Box::default(), since: Some(Instant::now()) };
+            let next = Instance {
+                id: id.into(),
+                host: Box::default(),
+                since: Some(Instant::now()),
+            };
             self.previous = std::mem::replace(&mut self.current, next);
             self.late = 0;
         }
@@ -107,7 +111,11 @@ impl Instances {
 
     fn hosts(&self) -> String {
         let name = |instance: &Instance| {
-            if instance.host.is_empty() { instance.id.to_string() } else { instance.host.to_string() }
+            if instance.host.is_empty() {
+                instance.id.to_string()
+            } else {
+                instance.host.to_string()
+            }
         };
         format!("{} and {}", name(&self.previous), name(&self.current))
     }
@@ -218,7 +226,10 @@ impl ClusterState {
 
     /// Sets a quarantine that was found before this start, or lifts it.
     pub fn set_quarantined(&self, quarantined: bool) {
-        *self.instances() = Instances { quarantined, ..Instances::default() };
+        *self.instances() = Instances {
+            quarantined,
+            ..Instances::default()
+        };
     }
 
     fn instances(&self) -> MutexGuard<'_, Instances> {
@@ -334,7 +345,10 @@ impl Clusters {
             if let Some(state) = states.get(uid.as_str()) {
                 state.heard.saved.store(*time, Ordering::Relaxed);
                 // A poll since then is newer.
-                let _ = state.heard.last.compare_exchange(0, *time, Ordering::Relaxed, Ordering::Relaxed);
+                let _ = state
+                    .heard
+                    .last
+                    .compare_exchange(0, *time, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }

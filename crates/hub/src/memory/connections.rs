@@ -51,7 +51,13 @@ impl Connections {
     pub fn new(limit: usize) -> Self {
         let limit = limit.min(Semaphore::MAX_PERMITS);
         let permits = Arc::new(Semaphore::new(limit));
-        Self { limit, permits, pace: Mutex::default(), closing: CancellationToken::new(), tasks: TaskTracker::new() }
+        Self {
+            limit,
+            permits,
+            pace: Mutex::default(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }
     }
 
     /// Number of open connections.
@@ -77,7 +83,12 @@ impl Connections {
         let permit = free.or_else(|| cluster.connection()?.take_permit())?;
         let key_print = cluster.key_print.clone();
         let permit = Mutex::new(Some(permit));
-        let live = Arc::new(Live { wake: Notify::new(), instance: instance.into(), key_print, permit });
+        let live = Arc::new(Live {
+            wake: Notify::new(),
+            instance: instance.into(),
+            key_print,
+            permit,
+        });
         cluster.connect(Arc::clone(&live));
         Some(live)
     }
@@ -106,7 +117,10 @@ struct Pace {
 
 impl Pace {
     fn admit(&mut self, now: Instant) -> Duration {
-        let since = self.at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        let since = self
+            .at
+            .replace(now)
+            .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         self.asked = (self.asked - since.as_secs_f64() * PER_SECOND).max(0.0) + 1.0;
         Duration::from_secs_f64(self.asked / PER_SECOND).min(LONGEST)
     }
@@ -125,7 +139,11 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::default();
         let waits: Vec<_> = (0..5_000).map(|_| pace.admit(start)).collect();
-        assert!(waits[0] < Duration::from_millis(5) && waits[4_999] == Duration::from_secs(10), "{:?}", waits[4_999]);
+        assert!(
+            waits[0] < Duration::from_millis(5) && waits[4_999] == Duration::from_secs(10),
+            "{:?}",
+            waits[4_999]
+        );
         assert!(pace.admit(start + Duration::from_secs(9)) < Duration::from_secs(2));
         assert!(pace.admit(start + Duration::from_secs(20)) < Duration::from_millis(5));
         let longest = (0..100_000).map(|_| pace.admit(start + Duration::from_secs(20))).max();

@@ -54,8 +54,15 @@ pub enum Ended {
 }
 
 impl Ended {
-    const ALL: [Self; 7] =
-        [Self::Closed, Self::Broken, Self::Silent, Self::Replaced, Self::Refused, Self::Noisy, Self::HubStops];
+    const ALL: [Self; 7] = [
+        Self::Closed,
+        Self::Broken,
+        Self::Silent,
+        Self::Replaced,
+        Self::Refused,
+        Self::Noisy,
+        Self::HubStops,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,8 +96,14 @@ pub enum DeliveryResult {
 }
 
 impl DeliveryResult {
-    const ALL: [Self; 6] =
-        [Self::Taken, Self::Ignored, Self::Unsigned, Self::Unreadable, Self::TooLarge, Self::TooSlow];
+    const ALL: [Self; 6] = [
+        Self::Taken,
+        Self::Ignored,
+        Self::Unsigned,
+        Self::Unreadable,
+        Self::TooLarge,
+        Self::TooSlow,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -152,14 +165,21 @@ impl Default for Counters {
         };
         // Create all labels at the start: a rate then begins with the first failure, not with the second.
         for result in FetchResult::ALL {
-            drop(counters.fetches.get_or_create(&FetchLabels { result: result.as_str() }));
+            drop(counters.fetches.get_or_create(&FetchLabels {
+                result: result.as_str(),
+            }));
         }
         for reason in Ended::ALL {
-            drop(counters.ends.get_or_create(&EndLabels { reason: reason.as_str() }));
+            drop(counters.ends.get_or_create(&EndLabels {
+                reason: reason.as_str(),
+            }));
         }
         for kind in ReceiverType::ALL.into_iter().map(Some).chain([None]) {
             for result in DeliveryResult::ALL {
-                let labels = DeliveryLabels { r#type: type_label(kind), result: result.as_str() };
+                let labels = DeliveryLabels {
+                    r#type: type_label(kind),
+                    result: result.as_str(),
+                };
                 drop(counters.deliveries.get_or_create(&labels));
             }
         }
@@ -169,29 +189,58 @@ impl Default for Counters {
 
 impl Counters {
     pub fn count_fetch(&self, result: FetchResult, took: std::time::Duration) {
-        self.fetches.get_or_create(&FetchLabels { result: result.as_str() }).inc();
+        self.fetches
+            .get_or_create(&FetchLabels {
+                result: result.as_str(),
+            })
+            .inc();
         self.fetch_time.observe(took.as_secs_f64());
     }
 
     pub fn count_ended(&self, reason: Ended) {
-        self.ends.get_or_create(&EndLabels { reason: reason.as_str() }).inc();
+        self.ends
+            .get_or_create(&EndLabels {
+                reason: reason.as_str(),
+            })
+            .inc();
     }
 
     /// `kind`: type of the receiver at the delivery's path.
     pub fn count_delivery(&self, kind: Option<ReceiverType>, result: DeliveryResult) {
-        self.deliveries.get_or_create(&DeliveryLabels { r#type: type_label(kind), result: result.as_str() }).inc();
+        self.deliveries
+            .get_or_create(&DeliveryLabels {
+                r#type: type_label(kind),
+                result: result.as_str(),
+            })
+            .inc();
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("fetches", "Fetches from remotes of sources, by result", self.fetches.clone());
+        registry.register(
+            "fetches",
+            "Fetches from remotes of sources, by result",
+            self.fetches.clone(),
+        );
         let help = "Duration of fetches from remotes of sources, in seconds";
         registry.register("fetch_duration_seconds", help, self.fetch_time.clone());
         let help = "Services whose parameters were resolved again";
         registry.register("parameters_resolved", help, self.parameters_resolved.clone());
-        registry.register("desired_published", "Desired states published for clusters", self.published.clone());
-        registry.register("services_reported", "Services in reports of agents", self.reported.clone());
+        registry.register(
+            "desired_published",
+            "Desired states published for clusters",
+            self.published.clone(),
+        );
+        registry.register(
+            "services_reported",
+            "Services in reports of agents",
+            self.reported.clone(),
+        );
         registry.register("bundles_sent", "Bundles sent to agents", self.bundles.clone());
-        registry.register("agent_connections", "Connections opened by agents", self.connected.clone());
+        registry.register(
+            "agent_connections",
+            "Connections opened by agents",
+            self.connected.clone(),
+        );
         let help = "Connections of agents that ended, by reason";
         registry.register("agent_connections_ended", help, self.ends.clone());
         registry.register("agent_hints", "Hints sent to connected agents", self.hints.clone());

@@ -39,7 +39,9 @@ pub fn is_shared(secret: &Value) -> bool {
 
 /// The prefix that a Secret serves; None: it serves none.
 pub fn read_prefix(secret: &Value) -> Option<&str> {
-    is_shared(secret).then(|| secret["metadata"]["annotations"][URL_PREFIX].as_str()).flatten()
+    is_shared(secret)
+        .then(|| secret["metadata"]["annotations"][URL_PREFIX].as_str())
+        .flatten()
 }
 
 impl SharedCredentials {
@@ -59,14 +61,23 @@ impl SharedCredentials {
             }
         };
         let serving = shared.iter().filter(|shared| shared.prefix.covers(url));
-        let best = serving.reduce(|best, next| if next.prefix.length() > best.prefix.length() { next } else { best });
+        let best = serving.reduce(|best, next| {
+            if next.prefix.length() > best.prefix.length() {
+                next
+            } else {
+                best
+            }
+        });
         Ok(best.map(|shared| shared.secret.clone()))
     }
 
     /// A Secret was written or deleted. Returns whether it serves a prefix, or did.
     pub fn note(&self, name: &Name, secret: &Value) -> bool {
         let mut state = self.state();
-        let did = state.known.get(&name.namespace).is_some_and(|all| all.iter().any(|one| one.secret == name.name));
+        let did = state
+            .known
+            .get(&name.namespace)
+            .is_some_and(|all| all.iter().any(|one| one.secret == name.name));
         let concerns = did || is_shared(secret);
         if concerns {
             state.changes += 1;
@@ -91,12 +102,20 @@ async fn list(store: &Store, namespace: &str) -> Result<Vec<Shared>, StoreError>
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let namespace = Some(namespace.to_owned());
-        let query = ListQuery { namespace, limit: PAGE, after, ..ListQuery::all(resources::secrets()) };
+        let query = ListQuery {
+            namespace,
+            limit: PAGE,
+            after,
+            ..ListQuery::all(resources::secrets())
+        };
         let page = store.list(&query).await?;
         for secret in page.items {
             // Skip a Secret that is older than prefixes and that admission did not check.
             let prefix = read_prefix(&secret.object).and_then(|text| UrlPrefix::parse(text).ok());
-            found.extend(prefix.map(|prefix| Shared { prefix, secret: secret.key.name.clone() }));
+            found.extend(prefix.map(|prefix| Shared {
+                prefix,
+                secret: secret.key.name.clone(),
+            }));
         }
         after = page.next;
         if after.is_none() {
@@ -123,8 +142,14 @@ mod tests {
         assert!(shared.note(&Name::new("a", "x"), &secret(SOURCE_CREDENTIALS)));
         assert!(!shared.state().known.contains_key("a") && shared.state().changes > before);
         let prefix = UrlPrefix::parse("https://h").unwrap();
-        let one = Shared { prefix, secret: "x".to_owned() };
+        let one = Shared {
+            prefix,
+            secret: "x".to_owned(),
+        };
         shared.state().known.insert("a".to_owned(), Arc::new(vec![one]));
-        assert!(shared.note(&Name::new("a", "x"), &json!({})), "it served a prefix before it was deleted");
+        assert!(
+            shared.note(&Name::new("a", "x"), &json!({})),
+            "it served a prefix before it was deleted"
+        );
     }
 }

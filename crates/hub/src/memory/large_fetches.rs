@@ -30,7 +30,10 @@ pub enum Fetch {
 
 impl Default for LargeFetches {
     fn default() -> Self {
-        Self { state: Mutex::default(), places: Semaphore::new(AT_ONCE) }
+        Self {
+            state: Mutex::default(),
+            places: Semaphore::new(AT_ONCE),
+        }
     }
 }
 

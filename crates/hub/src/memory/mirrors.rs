@@ -97,13 +97,19 @@ impl Mirrors {
     /// Uids are made by the hub but read from rows, so make sure that none names another folder.
     pub fn path(&self, uid: &str) -> io::Result<PathBuf> {
         let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
+        if safe {
+            Ok(self.directory.join(uid))
+        } else {
+            Err(io::Error::other("a source's uid is no UUID"))
+        }
     }
 
     /// Uids of the sources that have a mirror.
     pub async fn list(&self) -> Vec<String> {
         let mut uids = Vec::new();
-        let Ok(mut entries) = tokio::fs::read_dir(&self.directory).await else { return uids };
+        let Ok(mut entries) = tokio::fs::read_dir(&self.directory).await else {
+            return uids;
+        };
         while let Ok(Some(entry)) = entries.next_entry().await {
             uids.extend(entry.file_name().into_string().ok());
         }

@@ -43,11 +43,19 @@ impl Pipelines {
         let mut parts = BTreeSet::new();
         for stage in &spec.stages {
             parts.insert((Part::Repository, stage.source_ref.name.clone()));
-            parts.extend(stage.pull_request.iter().map(|pull| (Part::Repository, pull.source_ref.name.clone())));
+            parts.extend(
+                stage
+                    .pull_request
+                    .iter()
+                    .map(|pull| (Part::Repository, pull.source_ref.name.clone())),
+            );
             parts.extend(stage.sets.iter().map(|set| (Part::Set, set.clone())));
             parts.extend(stage.services.iter().map(|service| (Part::Service, service.clone())));
         }
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), parts);
+        self.known
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.clone(), parts);
     }
 
     pub fn forget(&self, name: &Name) {

@@ -170,7 +170,12 @@ impl Plans {
     /// Notes that the agent learned of its waiting requests from the answer to a poll.
     pub fn note_told(&self, cluster_uid: &str) {
         let now = Instant::now();
-        for request in self.state().requests.values_mut().filter(|request| *request.cluster_uid == *cluster_uid) {
+        for request in self
+            .state()
+            .requests
+            .values_mut()
+            .filter(|request| *request.cluster_uid == *cluster_uid)
+        {
             if let Progress::Waiting { told, .. } = &mut request.progress {
                 told.get_or_insert(now);
             }
@@ -195,7 +200,10 @@ impl Plans {
     /// Saves the plan. `false`: no request waits for it.
     pub fn finish(&self, cluster_uid: &str, id: &str, report: Result<Value, String>) -> bool {
         let mut state = self.state();
-        let request = state.requests.get_mut(id).filter(|request| *request.cluster_uid == *cluster_uid);
+        let request = state
+            .requests
+            .get_mut(id)
+            .filter(|request| *request.cluster_uid == *cluster_uid);
         let Some(request) = request.filter(|request| matches!(request.progress, Progress::Planning { .. })) else {
             return false;
         };
@@ -209,7 +217,9 @@ impl Plans {
     /// Whether an open request of the cluster names a bundle. If so, also the bundle's bytes if it exists only for that
     /// request.
     pub fn bundle(&self, cluster_uid: &str, digest: &Digest) -> Option<Option<Bytes>> {
-        self.find(cluster_uid, |proposed, deployment| (deployment.bundle == *digest).then(|| proposed.archive.clone()))
+        self.find(cluster_uid, |proposed, deployment| {
+            (deployment.bundle == *digest).then(|| proposed.archive.clone())
+        })
     }
 
     /// The entry of an open request that names these Secrets.
@@ -230,7 +240,10 @@ impl Plans {
 
     fn find<T>(&self, cluster_uid: &str, look: impl Fn(&Proposed, &Deployment) -> Option<T>) -> Option<T> {
         let state = self.state();
-        let open = state.requests.values().filter(|request| *request.cluster_uid == *cluster_uid);
+        let open = state
+            .requests
+            .values()
+            .filter(|request| *request.cluster_uid == *cluster_uid);
         let mut proposed = open.filter_map(|request| request.progress.proposed());
         proposed.find_map(|proposed| match &proposed.entry.action {
             Action::Apply(deployment) => look(proposed, deployment),
@@ -253,9 +266,15 @@ impl Plans {
             .requests
             .values()
             .any(|other| other.cluster_uid == of && matches!(other.progress, Progress::Planning { .. }));
-        let request = state.requests.get_mut(id).filter(|request| request.service_uid == service_uid)?;
+        let request = state
+            .requests
+            .get_mut(id)
+            .filter(|request| request.service_uid == service_uid)?;
         let cluster = cluster(&request.cluster_uid);
-        let name = cluster.as_ref().map(|cluster| cluster.name.to_string()).unwrap_or_default();
+        let name = cluster
+            .as_ref()
+            .map(|cluster| cluster.name.to_string())
+            .unwrap_or_default();
 
         if let Progress::Waiting { told: Some(told), .. } = &request.progress
             && !is_busy
@@ -281,12 +300,22 @@ impl Plans {
         };
 
         let revision = request.revision.clone();
-        Some(PlanAnswer { id: id.to_owned(), phase, reason, message, cluster: name, revision, plan })
+        Some(PlanAnswer {
+            id: id.to_owned(),
+            phase,
+            reason,
+            message,
+            cluster: name,
+            revision,
+            plan,
+        })
     }
 }
 
 fn describe_wait(name: &str, cluster: Option<&ClusterState>) -> String {
-    let Some(cluster) = cluster else { return format!("cluster {name} is gone") };
+    let Some(cluster) = cluster else {
+        return format!("cluster {name} is gone");
+    };
     let every = cluster.poll_interval.as_secs();
     let heard = match (cluster.connection(), cluster.heard()) {
         (Some(_), _) => "it is connected".to_owned(),
@@ -309,21 +338,40 @@ mod tests {
     use super::*;
 
     fn cluster(uid: &str) -> Arc<ClusterState> {
-        Arc::new(ClusterState::new(uid, "farwater-admin", "east", Duration::from_secs(30)))
+        Arc::new(ClusterState::new(
+            uid,
+            "farwater-admin",
+            "east",
+            Duration::from_secs(30),
+        ))
     }
 
     pub fn open(plans: &Plans, cluster: &ClusterState, service: &str) -> Result<String, AskError> {
-        plans.open(&Asked { service_uid: service, cluster, agent_version: "0.1.0" })
+        plans.open(&Asked {
+            service_uid: service,
+            cluster,
+            agent_version: "0.1.0",
+        })
     }
 
     fn proposed(service: &str) -> Proposed {
-        let service = ServiceIdentity { uid: service.into(), namespace: "n".into(), name: "web".into() };
+        let service = ServiceIdentity {
+            uid: service.into(),
+            namespace: "n".into(),
+            name: "web".into(),
+        };
         let action = Action::Hold { reason: "x".into() };
-        Proposed { entry: Entry { service, action }.into(), revision: "main@sha1:1".into(), archive: None }
+        Proposed {
+            entry: Entry { service, action }.into(),
+            revision: "main@sha1:1".into(),
+            archive: None,
+        }
     }
 
     fn phase(plans: &Plans, id: &str, service: &str) -> Option<PlanPhase> {
-        plans.look(id, service, |uid| Some(cluster(uid))).map(|answer| answer.phase)
+        plans
+            .look(id, service, |uid| Some(cluster(uid)))
+            .map(|answer| answer.phase)
     }
 
     #[test]
@@ -331,7 +379,10 @@ mod tests {
         let plans = Plans::default();
         let (east, west) = (cluster("east"), cluster("west"));
         let id = open(&plans, &east, "web").unwrap();
-        assert_eq!((phase(&plans, &id, "web"), plans.waiting("east")), (Some(PlanPhase::Preparing), 0));
+        assert_eq!(
+            (phase(&plans, &id, "web"), plans.waiting("east")),
+            (Some(PlanPhase::Preparing), 0)
+        );
         plans.propose(&id, proposed("web"));
         assert_eq!((plans.waiting("east"), plans.waiting("west")), (1, 0));
         assert!(plans.take(&west.uid).is_none());
@@ -343,7 +394,10 @@ mod tests {
         assert_eq!(phase(&plans, &id, "web"), Some(PlanPhase::Planning));
         assert!(plans.finish("east", &id, Ok(json!({"unchanged": 1}))));
         assert!(!plans.finish("east", &id, Err("late".into())));
-        assert_eq!((phase(&plans, &id, "web"), phase(&plans, &id, "other")), (Some(PlanPhase::Done), None));
+        assert_eq!(
+            (phase(&plans, &id, "web"), phase(&plans, &id, "other")),
+            (Some(PlanPhase::Done), None)
+        );
         plans.close(&id);
         assert_eq!(phase(&plans, &id, "web"), None);
     }
@@ -352,13 +406,23 @@ mod tests {
     fn there_are_few_at_a_time_and_what_is_done_is_no_load() {
         let plans = Plans::default();
         let east = cluster("east");
-        let ids: Vec<_> = (0..MOST_OF_CLUSTER).map(|_| open(&plans, &east, "web").unwrap()).collect();
-        assert!(matches!(open(&plans, &east, "web"), Err(AskError::TooMany(MOST_OF_CLUSTER))));
+        let ids: Vec<_> = (0..MOST_OF_CLUSTER)
+            .map(|_| open(&plans, &east, "web").unwrap())
+            .collect();
+        assert!(matches!(
+            open(&plans, &east, "web"),
+            Err(AskError::TooMany(MOST_OF_CLUSTER))
+        ));
         plans.fail(&ids[0], PlanProblem::Refused, "x");
         assert!(open(&plans, &east, "web").is_ok());
-        let rest = (1..100).filter(|n| open(&plans, &cluster(&n.to_string()), "web").is_ok()).count();
+        let rest = (1..100)
+            .filter(|n| open(&plans, &cluster(&n.to_string()), "web").is_ok())
+            .count();
         assert_eq!(rest, MOST - MOST_OF_CLUSTER - 1);
-        assert!(matches!(open(&plans, &cluster("other"), "web"), Err(AskError::Full(MOST))));
+        assert!(matches!(
+            open(&plans, &cluster("other"), "web"),
+            Err(AskError::Full(MOST))
+        ));
     }
 
     #[test]
@@ -368,11 +432,18 @@ mod tests {
         plans.propose(&id, proposed("web"));
         plans.note_told("east");
         assert_eq!(phase(&plans, &id, "web"), Some(PlanPhase::Waiting));
-        if let Some(Request { progress: Progress::Waiting { told, .. }, .. }) = plans.state().requests.get_mut(&id) {
+        if let Some(Request {
+            progress: Progress::Waiting { told, .. },
+            ..
+        }) = plans.state().requests.get_mut(&id)
+        {
             *told = Instant::now().checked_sub(TAKEN_WITHIN);
         }
         let answer = plans.look(&id, "web", |uid| Some(cluster(uid))).unwrap();
-        assert_eq!((answer.phase, answer.reason), (PlanPhase::Failed, Some(PlanProblem::AgentTooOld)));
+        assert_eq!(
+            (answer.phase, answer.reason),
+            (PlanPhase::Failed, Some(PlanProblem::AgentTooOld))
+        );
         assert!(answer.message.contains("version 0.1.0"), "{}", answer.message);
     }
 }

@@ -43,11 +43,21 @@ impl Requests {
     /// Returns true if the request is new, so that its source has to be fetched.
     pub fn want(&self, service: &Name, value: &str, source_uid: &str) -> bool {
         let mut requests = self.lock();
-        if requests.get(service).is_some_and(|known| known.value == value && known.source_uid == source_uid) {
+        if requests
+            .get(service)
+            .is_some_and(|known| known.value == value && known.source_uid == source_uid)
+        {
             return false;
         }
         let (value, source_uid) = (value.to_owned(), source_uid.to_owned());
-        requests.insert(service.clone(), Request { value, source_uid, stage: Stage::Wanted });
+        requests.insert(
+            service.clone(),
+            Request {
+                value,
+                source_uid,
+                stage: Stage::Wanted,
+            },
+        );
         true
     }
 
@@ -78,7 +88,11 @@ impl Requests {
 
     /// The service was reconciled with what its source had then.
     pub fn assign(&self, service: &Name, value: &str) {
-        let request = Request { value: value.to_owned(), source_uid: String::new(), stage: Stage::Assigned };
+        let request = Request {
+            value: value.to_owned(),
+            source_uid: String::new(),
+            stage: Stage::Assigned,
+        };
         self.lock().insert(service.clone(), request);
     }
 
@@ -87,7 +101,9 @@ impl Requests {
     }
 
     fn reached(&self, service: &Name, value: &str, stage: Stage) -> bool {
-        self.lock().get(service).is_some_and(|request| request.value == value && request.stage >= stage)
+        self.lock()
+            .get(service)
+            .is_some_and(|request| request.value == value && request.stage >= stage)
     }
 
     /// Services whose requests are not acknowledged yet.

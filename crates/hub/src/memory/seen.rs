@@ -34,7 +34,10 @@ impl Seen {
     /// Notes an object that is being acted upon, or soon will be. Returns what is new.
     pub fn note(&self, metadata: &Value) -> News {
         let desired = fingerprint(metadata, &["uid", "generation", "deletionTimestamp"]);
-        let now = Prints { desired, metadata: fingerprint(metadata, &["labels", "annotations"]) };
+        let now = Prints {
+            desired,
+            metadata: fingerprint(metadata, &["labels", "annotations"]),
+        };
         match self.prints().insert(fingerprint(metadata, &["uid"]), now) {
             Some(before) if before == now => News::Nothing,
             Some(before) if before.desired == desired => News::Metadata,
@@ -74,12 +77,21 @@ mod tests {
         let seen = Seen::default();
         let object = |generation: u64, more: Value| {
             let mut metadata = json!({"uid": "1", "generation": generation, "resourceVersion": "7"});
-            metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            metadata
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             metadata
         };
         let note = |generation, more| seen.note(&object(generation, more));
         assert_eq!(note(1, json!({})), News::Desired);
-        assert_eq!(note(1, json!({"resourceVersion": "8", "finalizers": ["x"], "managedFields": []})), News::Nothing);
+        assert_eq!(
+            note(
+                1,
+                json!({"resourceVersion": "8", "finalizers": ["x"], "managedFields": []})
+            ),
+            News::Nothing
+        );
         assert_eq!(note(2, json!({})), News::Desired);
         assert_eq!(note(2, json!({"labels": {"a": "b"}})), News::Metadata);
         let deleted = json!({"labels": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"});

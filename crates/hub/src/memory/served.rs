@@ -30,7 +30,10 @@ pub struct Served {
 impl Default for Served {
     fn default() -> Self {
         let weigh = |_: &Digest, bytes: &Bytes| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        Self { bundles: Cache::builder().max_capacity(MEMORY).weigher(weigh).build(), named: Cache::new(ANSWERS) }
+        Self {
+            bundles: Cache::builder().max_capacity(MEMORY).weigher(weigh).build(),
+            named: Cache::new(ANSWERS),
+        }
     }
 }
 

@@ -82,7 +82,10 @@ impl Sets {
 
     /// Call this before the set's clusters are listed, so that a cluster that changes meanwhile requeues the set.
     pub fn know(&self, name: &Name, uid: &str, selector: &LabelSelector) {
-        let known = Known { uid: uid.to_owned(), selector: selector.clone() };
+        let known = Known {
+            uid: uid.to_owned(),
+            selector: selector.clone(),
+        };
         self.state().known.insert(name.clone(), known);
     }
 
@@ -112,7 +115,14 @@ impl Sets {
     }
 
     pub fn note_heard(&self, name: &Name, version: u64, heard: Heard) {
-        self.state().counted.insert(name.clone(), Counted { version, at: Instant::now(), heard });
+        self.state().counted.insert(
+            name.clone(),
+            Counted {
+                version,
+                at: Instant::now(),
+                heard,
+            },
+        );
     }
 
     /// Requeues a set for some of its clusters. Clusters that have left it are always included.
@@ -141,7 +151,12 @@ impl Sets {
                     || (cluster_namespaces(&name.namespace).contains(&cluster.namespace.as_str())
                         && selects(&known.selector, labels))
             };
-            state.known.iter().filter(concerns).map(|(name, _)| name.clone()).collect()
+            state
+                .known
+                .iter()
+                .filter(concerns)
+                .map(|(name, _)| name.clone())
+                .collect()
         };
         for name in names {
             self.add(name, Scope::Some([uid.to_owned()].into()));
@@ -154,12 +169,20 @@ impl Sets {
         state.looked_at.insert(name.clone(), now);
         state.looked_at.retain(|_, at| now.duration_since(*at) < LONGEST);
         let moving = u32::try_from(state.looked_at.len()).unwrap_or(u32::MAX);
-        state.rest = took.saturating_mul(REST).saturating_mul(moving).clamp(SHORTEST, LONGEST);
+        state.rest = took
+            .saturating_mul(REST)
+            .saturating_mul(moving)
+            .clamp(SHORTEST, LONGEST);
     }
 
     /// A member has changed: requeues its set, after its rest.
     pub fn note_member(&self, set_uid: &str) {
-        let name = self.state().known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone());
+        let name = self
+            .state()
+            .known
+            .iter()
+            .find(|(_, known)| known.uid == set_uid)
+            .map(|(name, _)| name.clone());
         if let Some(name) = name {
             let rest = self.state().rest.max(SHORTEST);
             self.queue.add_after(name, rest);
@@ -170,7 +193,11 @@ impl Sets {
     pub fn refill(&self, set_uid: &str, namespace: &str, cluster_uid: String) {
         let found = {
             let state = self.state();
-            state.known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone())
+            state
+                .known
+                .iter()
+                .find(|(_, known)| known.uid == set_uid)
+                .map(|(name, _)| name.clone())
         };
         if let Some(name) = found.filter(|name| name.namespace == namespace) {
             self.add(name, Scope::Some([cluster_uid].into()));
@@ -185,8 +212,13 @@ impl Sets {
 
     /// Grants have changed: requeues all sets except those of the admin namespace.
     pub fn note_grants(&self) {
-        let names: Vec<Name> =
-            self.state().known.keys().filter(|name| name.namespace != farwater_api::ADMIN_NAMESPACE).cloned().collect();
+        let names: Vec<Name> = self
+            .state()
+            .known
+            .keys()
+            .filter(|name| name.namespace != farwater_api::ADMIN_NAMESPACE)
+            .cloned()
+            .collect();
         names.into_iter().for_each(|name| self.add(name, Scope::All));
     }
 }
@@ -240,10 +272,16 @@ mod tests {
     fn a_cluster_concerns_who_selects_it_and_who_has_it() {
         let sets = Sets::default();
         let selector = |env: &str| serde_json::from_value(serde_json::json!({"matchLabels": {"env": env}})).unwrap();
-        for (namespace, name, env) in
-            [("team-a", "prod", "prod"), ("team-a", "test", "test"), ("team-b", "prod", "prod")]
-        {
-            sets.know(&Name::new(namespace, name), &format!("{namespace}-{name}"), &selector(env));
+        for (namespace, name, env) in [
+            ("team-a", "prod", "prod"),
+            ("team-a", "test", "test"),
+            ("team-b", "prod", "prod"),
+        ] {
+            sets.know(
+                &Name::new(namespace, name),
+                &format!("{namespace}-{name}"),
+                &selector(env),
+            );
         }
         let labels = [("env".to_owned(), "prod".to_owned())].into();
         sets.note_cluster(&Name::new("team-a", "east"), "1", &labels, &["team-a-test".to_owned()]);

@@ -55,7 +55,10 @@ impl Surveys {
         let begun = Instant::now();
         let survey = Arc::new(count.await?);
         let until = Instant::now() + (begun.elapsed() * REST).clamp(SHORTEST, LONGEST);
-        *counted = Some(Counted { survey: Arc::clone(&survey), until });
+        *counted = Some(Counted {
+            survey: Arc::clone(&survey),
+            until,
+        });
         Ok(survey)
     }
 }
@@ -73,7 +76,14 @@ mod tests {
             let count = async {
                 let unavailable = counts.fetch_add(1, Ordering::Relaxed) + 1;
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                if fails { Err(()) } else { Ok(RolloutSurvey { unavailable, ..RolloutSurvey::default() }) }
+                if fails {
+                    Err(())
+                } else {
+                    Ok(RolloutSurvey {
+                        unavailable,
+                        ..RolloutSurvey::default()
+                    })
+                }
             };
             surveys.get(set, count).await.map(|survey| survey.unavailable)
         };

@@ -64,9 +64,15 @@ impl Timeline {
 
     /// Takes what led to a service's new entry, and forgets the assignment.
     fn take(&self, service_uid: &str) -> (Option<Fetched>, Option<Assigned>) {
-        let assigned = self.assignments.lock().unwrap_or_else(PoisonError::into_inner).remove(service_uid);
+        let assigned = self
+            .assignments
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(service_uid);
         let fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
-        let fetched = assigned.as_ref().and_then(|assigned| fetches.get(&assigned.source_uid).cloned());
+        let fetched = assigned
+            .as_ref()
+            .and_then(|assigned| fetches.get(&assigned.source_uid).cloned());
         (fetched, assigned)
     }
 }
@@ -80,11 +86,17 @@ pub struct NewEntry {
 
 /// The entries to apply that are in `entries` and not in what the cluster has.
 pub fn new_entries(entries: &[Verbatim<Entry>], current: &[Verbatim<Entry>]) -> Vec<NewEntry> {
-    let known: HashMap<&str, Digest> =
-        current.iter().map(|entry| (entry.service.uid.as_str(), entry.digest())).collect();
+    let known: HashMap<&str, Digest> = current
+        .iter()
+        .map(|entry| (entry.service.uid.as_str(), entry.digest()))
+        .collect();
     let to_apply = entries.iter().filter(|entry| matches!(entry.action, Action::Apply(_)));
-    let new = to_apply.map(|entry| NewEntry { service: entry.service.clone(), digest: entry.digest() });
-    new.filter(|entry| known.get(entry.service.uid.as_str()) != Some(&entry.digest)).collect()
+    let new = to_apply.map(|entry| NewEntry {
+        service: entry.service.clone(),
+        digest: entry.digest(),
+    });
+    new.filter(|entry| known.get(entry.service.uid.as_str()) != Some(&entry.digest))
+        .collect()
 }
 
 /// Where an entry was published.
@@ -102,7 +114,9 @@ pub struct Published<'a> {
 pub fn tell(timeline: &Timeline, published: Published<'_>, entries: &[NewEntry]) {
     for entry in entries {
         let (fetched, assigned) = timeline.take(&entry.service.uid);
-        spans(published, entry, fetched, assigned).into_iter().for_each(traces::tell);
+        spans(published, entry, fetched, assigned)
+            .into_iter()
+            .for_each(traces::tell);
     }
 }
 
@@ -127,23 +141,38 @@ fn spans(
     if let Some(assigned) = &assigned {
         spans.push(part("assign", assigned.interval, Vec::new()));
     }
-    let begun: SystemTime = assigned.as_ref().map_or(published.interval.begun, |assigned| assigned.interval.begun);
+    let begun: SystemTime = assigned
+        .as_ref()
+        .map_or(published.interval.begun, |assigned| assigned.interval.begun);
     let is_related = |fetched: &Fetched| begun.duration_since(fetched.interval.ended).unwrap_or_default() < RELATED;
     if let Some(fetched) = fetched.filter(is_related) {
-        let attributes = vec![("farwater.source", fetched.source), ("farwater.revision", fetched.revision)];
+        let attributes = vec![
+            ("farwater.source", fetched.source),
+            ("farwater.revision", fetched.revision),
+        ];
         spans.push(part("fetch", fetched.interval, attributes));
     }
     let generation = vec![("farwater.generation", published.generation.to_string())];
     spans.push(part("compute desired state", published.interval, generation));
-    let begun = spans.iter().map(|span| span.interval.begun).min().unwrap_or(published.interval.begun);
+    let begun = spans
+        .iter()
+        .map(|span| span.interval.begun)
+        .min()
+        .unwrap_or(published.interval.begun);
     spans.push(Span {
         trace,
         id: Some(delivery),
         parent: None,
         name: "deliver",
-        interval: Interval { begun, ended: published.interval.ended },
+        interval: Interval {
+            begun,
+            ended: published.interval.ended,
+        },
         attributes: vec![
-            ("farwater.service", format!("{}/{}", entry.service.namespace, entry.service.name)),
+            (
+                "farwater.service",
+                format!("{}/{}", entry.service.namespace, entry.service.name),
+            ),
             ("farwater.cluster", published.cluster.to_owned()),
             ("farwater.entry", entry.digest.to_string()),
         ],
@@ -161,15 +190,25 @@ mod tests {
     }
 
     fn interval(begun: u64, ended: u64) -> Interval {
-        Interval { begun: at(begun), ended: at(ended) }
+        Interval {
+            begun: at(begun),
+            ended: at(ended),
+        }
     }
 
     fn service(uid: &str) -> ServiceIdentity {
-        ServiceIdentity { uid: uid.to_owned(), namespace: "team".to_owned(), name: uid.to_owned() }
+        ServiceIdentity {
+            uid: uid.to_owned(),
+            namespace: "team".to_owned(),
+            name: uid.to_owned(),
+        }
     }
 
     fn told(fetched: Option<Fetched>, assigned: Option<Assigned>) -> Vec<Span> {
-        let entry = NewEntry { service: service("a"), digest: Digest::of("a") };
+        let entry = NewEntry {
+            service: service("a"),
+            digest: Digest::of("a"),
+        };
         let published = Published {
             cluster_uid: "uid",
             cluster: "farwater-admin/east",
@@ -181,9 +220,15 @@ mod tests {
 
     #[test]
     fn a_delivery_is_one_trace_from_its_fetch_on() {
-        let fetched =
-            Fetched { source: "team/infra".into(), revision: "main".into(), interval: interval(1_000, 1_005) };
-        let assigned = Assigned { source_uid: "s".into(), interval: interval(1_006, 1_010) };
+        let fetched = Fetched {
+            source: "team/infra".into(),
+            revision: "main".into(),
+            interval: interval(1_000, 1_005),
+        };
+        let assigned = Assigned {
+            source_uid: "s".into(),
+            interval: interval(1_006, 1_010),
+        };
         let spans = told(Some(fetched), Some(assigned));
         let names: Vec<_> = spans.iter().map(|span| span.name).collect();
         assert_eq!(names, ["assign", "fetch", "compute desired state", "deliver"]);
@@ -191,13 +236,25 @@ mod tests {
         assert_eq!((root.parent, root.interval), (None, interval(1_000, 1_021)));
         let id = trace_id("uid", &Digest::of("a"));
         assert!(spans.iter().all(|span| span.trace == id));
-        assert!(spans.iter().filter(|span| span.name != "deliver").all(|span| span.parent == root.id));
+        assert!(
+            spans
+                .iter()
+                .filter(|span| span.name != "deliver")
+                .all(|span| span.parent == root.id)
+        );
     }
 
     #[test]
     fn a_fetch_of_long_ago_is_not_what_was_waited_for() {
-        let fetched = Fetched { source: "team/infra".into(), revision: "main".into(), interval: interval(10, 20) };
-        let assigned = Assigned { source_uid: "s".into(), interval: interval(1_006, 1_010) };
+        let fetched = Fetched {
+            source: "team/infra".into(),
+            revision: "main".into(),
+            interval: interval(10, 20),
+        };
+        let assigned = Assigned {
+            source_uid: "s".into(),
+            interval: interval(1_006, 1_010),
+        };
         let spans = told(Some(fetched), Some(assigned));
         assert!(spans.iter().all(|span| span.name != "fetch"));
         assert_eq!(spans.last().unwrap().interval, interval(1_006, 1_021));
@@ -206,19 +263,33 @@ mod tests {
 
     #[test]
     fn only_what_a_cluster_has_not_had_is_a_delivery() {
-        let hold = |reason: &str| Action::Hold { reason: reason.to_owned() };
-        let held = Verbatim::from(Entry { service: service("held"), action: hold("x") });
+        let hold = |reason: &str| Action::Hold {
+            reason: reason.to_owned(),
+        };
+        let held = Verbatim::from(Entry {
+            service: service("held"),
+            action: hold("x"),
+        });
         assert_eq!(new_entries(std::slice::from_ref(&held), &[]), []);
         let apply = |path: &str| {
             let deployment = serde_json::json!({
                 "type": "Apply", "bundle": Digest::of("x"), "bundleBytes": 1, "path": path, "targetNamespace": "a",
                 "prune": true, "ceiling": {"serviceAccount": {"namespace": "a", "name": "b"}},
             });
-            Verbatim::from(Entry { service: service("a"), action: serde_json::from_value(deployment).unwrap() })
+            Verbatim::from(Entry {
+                service: service("a"),
+                action: serde_json::from_value(deployment).unwrap(),
+            })
         };
         let (old, new) = (apply("old"), apply("new"));
         let found = new_entries(&[new.clone(), held.clone()], &[old, held.clone()]);
-        assert_eq!(found, [NewEntry { service: service("a"), digest: new.digest() }]);
+        assert_eq!(
+            found,
+            [NewEntry {
+                service: service("a"),
+                digest: new.digest()
+            }]
+        );
         assert_eq!(new_entries(std::slice::from_ref(&new), std::slice::from_ref(&new)), []);
     }
 }

@@ -76,7 +76,12 @@ impl Turns {
         if !is_proven {
             hosts.tried.insert(host.clone());
         }
-        Ok(Turn { turns: self, host, repository, is_proven })
+        Ok(Turn {
+            turns: self,
+            host,
+            repository,
+            is_proven,
+        })
     }
 
     /// The same for a caller that holds a place others need meanwhile: it does not wait for a silent host, and for a
@@ -162,7 +167,11 @@ mod tests {
         let turns = Turns::default();
         let enter = |host: &str, n| turns.enter(&url(host, n), Asks::Repository);
         let first = enter("slow", 0).unwrap();
-        assert_eq!(enter("slow", 1).err(), Some(HOST_BUSY), "its first answer is waited for");
+        assert_eq!(
+            enter("slow", 1).err(),
+            Some(HOST_BUSY),
+            "its first answer is waited for"
+        );
         first.end(Some("RepositoryNotFound"));
         let held: Vec<_> = (0..PER_HOST).map(|n| enter("slow", n).unwrap()).collect();
         assert_eq!(enter("slow", 100).err(), Some(HOST_BUSY));
@@ -195,13 +204,21 @@ mod tests {
         let held: Vec<_> = hosts[..UNPROVEN].iter().map(|host| enter(host, 0).unwrap()).collect();
         assert_eq!(enter(&hosts[0], 1).err(), Some(HOST_SILENT), "one at a time");
         for more in [hosts[UNPROVEN].as_str(), "new"] {
-            assert_eq!(enter(more, 0).err(), Some(HOST_SILENT), "{more}: the others' places are not theirs");
+            assert_eq!(
+                enter(more, 0).err(),
+                Some(HOST_SILENT),
+                "{more}: the others' places are not theirs"
+            );
         }
         assert!(enter("well", 0).is_ok());
         drop(held);
         enter(&hosts[0], 0).unwrap().end(Some("Unreachable"));
         let one = enter(&hosts[0], 0).unwrap();
-        assert_eq!(enter(&hosts[0], 1).err(), Some(HOST_SILENT), "nobody knows that it answers");
+        assert_eq!(
+            enter(&hosts[0], 1).err(),
+            Some(HOST_SILENT),
+            "nobody knows that it answers"
+        );
         one.end(None);
         let _one = enter(&hosts[0], 0).unwrap();
         assert!(enter(&hosts[0], 1).is_ok(), "it answered");
@@ -211,10 +228,18 @@ mod tests {
     fn large_files_that_hang_say_nothing_of_the_repositories() {
         let turns = Turns::default();
         answer(&turns, "h");
-        turns.enter(&url("h", 0), Asks::LargeFiles).unwrap().end(Some("Timeout"));
+        turns
+            .enter(&url("h", 0), Asks::LargeFiles)
+            .unwrap()
+            .end(Some("Timeout"));
         let _held = turns.enter(&url("h", 0), Asks::LargeFiles).unwrap();
-        assert!(turns.enter(&url("h", 0), Asks::Repository).is_err(), "of one repository one at a time all the same");
-        let _more: Vec<_> = (1..PER_HOST).map(|n| turns.enter(&url("h", n), Asks::Repository).unwrap()).collect();
+        assert!(
+            turns.enter(&url("h", 0), Asks::Repository).is_err(),
+            "of one repository one at a time all the same"
+        );
+        let _more: Vec<_> = (1..PER_HOST)
+            .map(|n| turns.enter(&url("h", n), Asks::Repository).unwrap())
+            .collect();
         assert!(turns.enter(&url("h", 100), Asks::Repository).is_err(), "all together");
     }
 
@@ -228,12 +253,23 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             held.end(Some("Timeout"));
         });
-        let failure = turns.wait_to_enter("https://h/2", Asks::Repository, patience).await.err().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(2) && failure.message.contains("h:443"), "{failure:?}");
+        let failure = turns
+            .wait_to_enter("https://h/2", Asks::Repository, patience)
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(2) && failure.message.contains("h:443"),
+            "{failure:?}"
+        );
         drop(waited.unwrap());
         answer(&turns, "h");
         let _busy = turns.enter(&url("h", 1), Asks::Repository).unwrap();
-        let failure = turns.wait_to_enter("https://h/1", Asks::Repository, patience).await.err().unwrap();
+        let failure = turns
+            .wait_to_enter("https://h/1", Asks::Repository, patience)
+            .await
+            .err()
+            .unwrap();
         assert_eq!((failure.reason, failure.lasting), ("Timeout", false));
         assert!(begun.elapsed() > Duration::from_secs(59));
     }

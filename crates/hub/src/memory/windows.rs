@@ -57,7 +57,10 @@ impl Windows {
 
     /// Replaces all windows and returns the earlier ones.
     pub fn set(&self, windows: Vec<Known>) -> Arc<[Known]> {
-        let before = std::mem::replace(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner), windows.into());
+        let before = std::mem::replace(
+            &mut *self.all.lock().unwrap_or_else(PoisonError::into_inner),
+            windows.into(),
+        );
         self.edition.fetch_add(1, Ordering::AcqRel);
         before
     }

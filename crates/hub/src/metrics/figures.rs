@@ -45,7 +45,12 @@ pub struct Figures {
 
 impl Figures {
     pub fn new(replica: Arc<Replica>, data_dir: PathBuf) -> Self {
-        Self { replica, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
+        Self {
+            replica,
+            data_dir,
+            read: Mutex::default(),
+            tried: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Reads old figures again. Figures that can't be read stay as they were; their time shows that.
@@ -64,7 +69,11 @@ impl Figures {
     async fn load(&self) -> Result<Read, StoreError> {
         let store = &self.replica.store;
         let (tallies, database_bytes) = (store.tallies().await?, store.bytes().await?);
-        Ok(Read { tallies, database_bytes, time: self.replica.clock.now().as_second() })
+        Ok(Read {
+            tallies,
+            database_bytes,
+            time: self.replica.clock.now().as_second(),
+        })
     }
 
     fn last(&self) -> Option<Arc<Read>> {
@@ -79,7 +88,9 @@ impl Read {
     }
 
     fn by_readiness(&self, kinds: &'static [&'static str]) -> impl Iterator<Item = (&'static str, u64)> {
-        states::READINESS.iter().map(move |state| (*state, self.number(kinds, state)))
+        states::READINESS
+            .iter()
+            .map(move |state| (*state, self.number(kinds, state)))
     }
 }
 
@@ -100,7 +111,9 @@ impl Heard {
             return;
         }
         let heard = cluster.heard().unwrap_or(0).max(started);
-        self.longest_silence = self.longest_silence.max(now.saturating_sub(heard).max(0).unsigned_abs());
+        self.longest_silence = self
+            .longest_silence
+            .max(now.saturating_sub(heard).max(0).unsigned_abs());
         if now <= silence_deadline(cluster, started) {
             self.ready += 1;
         } else {
@@ -148,7 +161,9 @@ impl Collector for Shown {
         if let Some(read) = self.0.last() {
             encode_read(&read, &mut families)?;
         }
-        let Ok(disk) = rustix::fs::statvfs(&self.0.data_dir) else { return Ok(()) };
+        let Ok(disk) = rustix::fs::statvfs(&self.0.data_dir) else {
+            return Ok(());
+        };
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
         let help = "Size of the data directory's file system, in bytes";
         families.one("data_filesystem_size_bytes", help, bytes(disk.f_blocks))?;
@@ -167,7 +182,11 @@ impl Shown {
         let Clock { now, started } = replica.clock.read();
         let mut heard = Heard::default();
         replica.memory.clusters.each(|cluster| heard.add(cluster, started, now));
-        let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
+        let values = [
+            ("ready", heard.ready),
+            ("silent", heard.silent),
+            ("not_joined", heard.not_joined),
+        ];
         families.many("clusters", "Clusters by the state of their agents", values)?;
         let help = "Connected agents";
         families.one("connected_agents", help, replica.memory.connections.open() as u64)?;
@@ -175,22 +194,46 @@ impl Shown {
             "Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
         let help = "Sources that are polled less often because webhooks announce their pushes";
-        families.one("sources_announced", help, replica.memory.checks.announced.proven() as u64)?;
+        families.one(
+            "sources_announced",
+            help,
+            replica.memory.checks.announced.proven() as u64,
+        )?;
         let help = "1 while all deletions in the fleet are paused";
-        families.one("prunes_frozen", help, u64::from(replica.memory.freeze.reason().is_some()))
+        families.one(
+            "prunes_frozen",
+            help,
+            u64::from(replica.memory.freeze.reason().is_some()),
+        )
     }
 }
 
 fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
     let help = "Clusters where nothing is deleted until a person confirms the restored backup";
-    families.one("clusters_restored", help, read.number(&[states::CLUSTERS], states::RESTORED))?;
+    families.one(
+        "clusters_restored",
+        help,
+        read.number(&[states::CLUSTERS], states::RESTORED),
+    )?;
     families.many("sources", "Sources by readiness", read.by_readiness(&states::SOURCES))?;
     let help = "Sources whose last fetch failed";
     families.one("sources_stale", help, read.number(&states::SOURCES, states::STALE))?;
-    families.many("services", "Services by readiness", read.by_readiness(&[states::SERVICES]))?;
+    families.many(
+        "services",
+        "Services by readiness",
+        read.by_readiness(&[states::SERVICES]),
+    )?;
     let help = "Services whose prune waits for an approval";
-    families.one("services_prune_held", help, read.number(&[states::SERVICES], states::PRUNE_HELD))?;
-    families.one("database_size_bytes", "Size of the database, in bytes", read.database_bytes)?;
+    families.one(
+        "services_prune_held",
+        help,
+        read.number(&[states::SERVICES], states::PRUNE_HELD),
+    )?;
+    families.one(
+        "database_size_bytes",
+        "Size of the database, in bytes",
+        read.database_bytes,
+    )?;
     let help = "Time of the last read of services and sources from the database, in Unix seconds";
     families.one("figures_timestamp_seconds", help, read.time)
 }
@@ -211,13 +254,32 @@ mod tests {
         };
         let (started, now) = (1_000, 2_000);
         let mut heard = Heard::default();
-        let clusters =
-            [cluster(false, None), cluster(true, Some(1_990)), cluster(true, Some(1_500)), cluster(true, None)];
+        let clusters = [
+            cluster(false, None),
+            cluster(true, Some(1_990)),
+            cluster(true, Some(1_500)),
+            cluster(true, None),
+        ];
         clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
-        assert_eq!(heard, Heard { ready: 1, silent: 2, not_joined: 1, longest_silence: 1_000 });
+        assert_eq!(
+            heard,
+            Heard {
+                ready: 1,
+                silent: 2,
+                not_joined: 1,
+                longest_silence: 1_000
+            }
+        );
         // A hub that was away heard no polls.
         let mut heard = Heard::default();
         heard.add(&cluster(true, Some(500)), started, 1_010);
-        assert_eq!(heard, Heard { ready: 1, longest_silence: 10, ..Heard::default() });
+        assert_eq!(
+            heard,
+            Heard {
+                ready: 1,
+                longest_silence: 10,
+                ..Heard::default()
+            }
+        );
     }
 }

@@ -88,8 +88,17 @@ impl Content<'_> {
             Self::Services(services) => {
                 let (title, details) = tell_services(services, MAX_NAMED);
                 let is_good = services.iter().all(|service| service.is_well);
-                let severity = if is_good { EventSeverity::Info } else { EventSeverity::Error };
-                Words { title, details, severity, is_good }
+                let severity = if is_good {
+                    EventSeverity::Info
+                } else {
+                    EventSeverity::Error
+                };
+                Words {
+                    title,
+                    details,
+                    severity,
+                    is_good,
+                }
             }
             Self::Commit(news) => Words {
                 title: format!("{}: {}", news.context, news.description),
@@ -159,7 +168,9 @@ impl Channel {
         let secret_name = spec.secret_ref.as_ref().map_or("", |reference| reference.name.as_str());
         let token = text(secret, TOKEN_KEY, secret_name)?;
         let secret_address = text(secret, ADDRESS_KEY, secret_name)?;
-        let address = secret_address.clone().or_else(|| spec.address.clone().map(Zeroizing::new));
+        let address = secret_address
+            .clone()
+            .or_else(|| spec.address.clone().map(Zeroizing::new));
         let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
 
         let web = replica.access.mirrors.web();
@@ -174,7 +185,13 @@ impl Channel {
                 Some(token) => {
                     let channel = spec.channel.clone();
                     let channel = channel.ok_or(("ChannelMissing", "name a channel in spec.channel".to_owned()))?;
-                    Ok(Self::Chat(Chat::open(web, address.as_ref().map(|a| a.as_str()), &token, tls, channel)?))
+                    Ok(Self::Chat(Chat::open(
+                        web,
+                        address.as_ref().map(|a| a.as_str()),
+                        &token,
+                        tls,
+                        channel,
+                    )?))
                 }
                 None => {
                     let address = secret_address.ok_or_else(|| lacking(TOKEN_KEY))?;
@@ -188,7 +205,14 @@ impl Channel {
             ProviderType::GitHub | ProviderType::GitLab | ProviderType::Gitea => {
                 let token = token.ok_or_else(|| lacking(TOKEN_KEY))?;
                 let address = spec.address.as_deref().unwrap_or_default();
-                Ok(Self::GitHost(GitHost::open(web, spec.r#type, address, &token, tls, &replica.url)?))
+                Ok(Self::GitHost(GitHost::open(
+                    web,
+                    spec.r#type,
+                    address,
+                    &token,
+                    tls,
+                    &replica.url,
+                )?))
             }
             ProviderType::Email => {
                 let username = text(secret, USERNAME_KEY, secret_name)?;
@@ -198,8 +222,10 @@ impl Channel {
                     (Some(_), None) => return Err(lacking(PASSWORD_KEY)),
                     (None, Some(_)) => return Err(lacking(USERNAME_KEY)),
                 };
-                let (address, options) =
-                    (spec.address.as_deref().unwrap_or_default(), spec.email.clone().unwrap_or_default());
+                let (address, options) = (
+                    spec.address.as_deref().unwrap_or_default(),
+                    spec.email.clone().unwrap_or_default(),
+                );
                 Ok(Self::Email(Box::new(Email::open(web, address, login, tls, options)?)))
             }
         }
@@ -261,7 +287,10 @@ pub async fn load_data(
     };
     let data = Option::<BTreeMap<String, ByteString>>::deserialize(&found.object["data"]);
     let Ok(data) = data.map(Option::unwrap_or_default) else {
-        return Ok(Err(("SecretInvalid", format!("Secret {secret} holds data that is not base64"))));
+        return Ok(Err((
+            "SecretInvalid",
+            format!("Secret {secret} holds data that is not base64"),
+        )));
     };
     Ok(Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect()))
 }
@@ -269,8 +298,15 @@ pub async fn load_data(
 /// A value on one line, without the line breaks at its end that `echo` adds.
 fn text(data: &SecretData, key: &str, secret: &str) -> Result<Option<Zeroizing<String>>, Trouble> {
     let Some(bytes) = data.get(key) else { return Ok(None) };
-    let wrong = || ("SecretInvalid", format!("{key:?} of Secret {secret} is not text on one line"));
-    let text = std::str::from_utf8(bytes).map_err(|_| wrong())?.trim_end_matches(['\r', '\n']);
+    let wrong = || {
+        (
+            "SecretInvalid",
+            format!("{key:?} of Secret {secret} is not text on one line"),
+        )
+    };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| wrong())?
+        .trim_end_matches(['\r', '\n']);
     if text.chars().any(char::is_control) {
         return Err(wrong());
     }

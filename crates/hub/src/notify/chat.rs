@@ -16,10 +16,20 @@ const UPDATE: &str = "chat.update";
 /// Characters of a text in a block: Slack accepts 3000.
 const MAX_TEXT: usize = 2900;
 /// Errors of an edit after which a new message is sent.
-const GONE: [&str; 4] = ["message_not_found", "edit_window_closed", "cant_update_message", "thread_not_found"];
+const GONE: [&str; 4] = [
+    "message_not_found",
+    "edit_window_closed",
+    "cant_update_message",
+    "thread_not_found",
+];
 /// Errors caused by the message itself.
-const OF_MESSAGE: [&str; 5] =
-    ["msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long"];
+const OF_MESSAGE: [&str; 5] = [
+    "msg_too_long",
+    "no_text",
+    "invalid_blocks",
+    "invalid_blocks_format",
+    "msg_blocks_too_long",
+];
 
 pub struct Chat {
     line: Line,
@@ -37,7 +47,10 @@ impl Chat {
     ) -> Result<Self, Trouble> {
         let address = address.unwrap_or(SLACK);
         let address = address.strip_suffix(POST).unwrap_or(address).trim_end_matches('/');
-        Ok(Self { line: Line::open(web, &format!("{address}/"), Some(token), tls)?, channel })
+        Ok(Self {
+            line: Line::open(web, &format!("{address}/"), Some(token), tls)?,
+            channel,
+        })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -45,7 +58,11 @@ impl Chat {
             let mut body = message(&letter.content.words());
             (body["channel"], body["ts"]) = (channel.into(), stamp.into());
             match self.call(UPDATE, &body).await? {
-                Ok(_) => return Ok(Sent::Taken { remote: letter.remote.clone() }),
+                Ok(_) => {
+                    return Ok(Sent::Taken {
+                        remote: letter.remote.clone(),
+                    });
+                }
                 // A person has deleted the message.
                 Err(error) if GONE.contains(&error.as_str()) => {}
                 Err(error) => return Err(self.refused(&error)),
@@ -60,7 +77,9 @@ impl Chat {
                 let (Some(channel), Some(stamp)) = (channel, stamp) else {
                     return Err(self.line.fault("neither channel nor ts", false));
                 };
-                Ok(Sent::Taken { remote: format!("{channel} {stamp}") })
+                Ok(Sent::Taken {
+                    remote: format!("{channel} {stamp}"),
+                })
             }
             Err(error) => Err(self.refused(&error)),
         }
@@ -72,7 +91,11 @@ impl Chat {
 
     /// The answer, or the name of the error.
     async fn call(&self, method: &str, body: &Value) -> Result<Result<Value, String>, Fault> {
-        let url = self.line.url().join(method).map_err(|_| Fault::new("its address can't be read"))?;
+        let url = self
+            .line
+            .url()
+            .join(method)
+            .map_err(|_| Fault::new("its address can't be read"))?;
         let reply = self.line.post(url, &[], body.to_string().into_bytes()).await?;
         let said: Value =
             serde_json::from_slice(&reply.body).map_err(|_| self.line.fault("something that is no JSON", false))?;

@@ -16,7 +16,9 @@ use crate::{
 
 pub async fn check_rule(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<NotificationRule>(&replica.store, &name).await?;
-    let Some((resource, rule)) = found else { return Ok(Next::OnChange) };
+    let Some((resource, rule)) = found else {
+        return Ok(Next::OnChange);
+    };
     let provider = &rule.spec.provider_ref.name;
     let verdicts = match replica.notifications.unused(&name, &rule.spec) {
         Some(Unused::TooManyRules) => {
@@ -24,11 +26,17 @@ pub async fn check_rule(replica: Arc<Replica>, name: Name) -> Result<Next, Store
                 format!("the hub uses the first {MAX_RULES} rules of a namespace by name; this one comes later");
             Verdict::stalled("TooManyRules", message)
         }
-        Some(Unused::NoProvider) => {
-            Verdict::stalled("ProviderNotFound", format!("NotificationProvider {provider} does not exist"))
-        }
+        Some(Unused::NoProvider) => Verdict::stalled(
+            "ProviderNotFound",
+            format!("NotificationProvider {provider} does not exist"),
+        ),
         None if rule.spec.suspend => {
-            vec![Verdict::new("Ready", None, "Suspended", "suspended; it sends no notifications")]
+            vec![Verdict::new(
+                "Ready",
+                None,
+                "Suspended",
+                "suspended; it sends no notifications",
+            )]
         }
         None => Verdict::ready("InForce", format!("notifies NotificationProvider {provider}")),
     };

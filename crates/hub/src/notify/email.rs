@@ -52,8 +52,12 @@ impl Email {
         tls: Option<&SecretData>,
         options: EmailOptions,
     ) -> Result<Self, Trouble> {
-        let wrong =
-            || ("AddressInvalid", "its address is none of a mail server: smtp://HOST or smtps://HOST".to_owned());
+        let wrong = || {
+            (
+                "AddressInvalid",
+                "its address is none of a mail server: smtp://HOST or smtps://HOST".to_owned(),
+            )
+        };
         let url = Url::parse(address.trim()).map_err(|_| wrong())?;
         let host = url.host_str().ok_or_else(wrong)?.to_owned();
         let is_implicit = match url.scheme() {
@@ -62,15 +66,27 @@ impl Email {
             _ => return Err(wrong()),
         };
         let port = url.port().unwrap_or(if is_implicit { SUBMISSIONS } else { SUBMISSION });
-        let invalid =
-            |what: &str| ("SecretInvalid", format!("the ca.crt of the Secret that certSecretRef names is {what}"));
+        let invalid = |what: &str| {
+            (
+                "SecretInvalid",
+                format!("the ca.crt of the Secret that certSecretRef names is {what}"),
+            )
+        };
         let mut builder = TlsParameters::builder(host.trim_matches(['[', ']']).to_owned());
         if let Some(pem) = tls.and_then(|data| data.get("ca.crt")) {
             builder =
                 builder.add_root_certificate(Certificate::from_pem(pem).map_err(|_| invalid("no PEM certificate"))?);
         }
         let tls = builder.build_rustls().map_err(|_| invalid("not taken"))?;
-        Ok(Self { web: web.clone(), host, port, is_implicit, login, tls, options })
+        Ok(Self {
+            web: web.clone(),
+            host,
+            port,
+            is_implicit,
+            login,
+            tls,
+            options,
+        })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -81,21 +97,36 @@ impl Email {
         let mail = self.compose(letter, &id)?;
         match timeout(TIMEOUT, self.deliver(&mail)).await {
             Ok(sent) => sent?,
-            Err(_) => return Err(Fault::new(format!("{}: no answer within {} s", self.host, TIMEOUT.as_secs()))),
+            Err(_) => {
+                return Err(Fault::new(format!(
+                    "{}: no answer within {} s",
+                    self.host,
+                    TIMEOUT.as_secs()
+                )));
+            }
         }
         // The other mails of a thread are replies to the first one.
-        let remote = if letter.remote.is_empty() { id } else { letter.remote.clone() };
+        let remote = if letter.remote.is_empty() {
+            id
+        } else {
+            letter.remote.clone()
+        };
         Ok(Sent::Taken { remote })
     }
 
     fn domain(&self) -> &str {
-        self.options.from.rsplit_once('@').map_or("farwater", |(_, domain)| domain)
+        self.options
+            .from
+            .rsplit_once('@')
+            .map_or("farwater", |(_, domain)| domain)
     }
 
     fn compose(&self, letter: &Letter<'_>, id: &str) -> Result<Message, Fault> {
         let words = letter.content.words();
         let mailbox = |address: &str| {
-            let address = address.parse().map_err(|_| Fault::new("an address in spec.email can't be read"))?;
+            let address = address
+                .parse()
+                .map_err(|_| Fault::new("an address in spec.email can't be read"))?;
             Ok::<_, Fault>(Mailbox::new(None, address))
         };
         let mut message = Message::builder()
@@ -107,12 +138,19 @@ impl Email {
             message = message.to(mailbox(to)?);
         }
         if !letter.remote.is_empty() {
-            message = message.in_reply_to(letter.remote.clone()).references(letter.remote.clone());
+            message = message
+                .in_reply_to(letter.remote.clone())
+                .references(letter.remote.clone());
         }
         let text = format!("{}\n\n{}\n", words.title, words.details.join("\n"));
-        let mut message = message.body(text).map_err(|error| Fault::of_message(error.to_string()))?;
+        let mut message = message
+            .body(text)
+            .map_err(|error| Fault::of_message(error.to_string()))?;
         // Prevents absence notes as answers.
-        let automatic = HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
+        let automatic = HeaderValue::new(
+            HeaderName::new_from_ascii_str("Auto-Submitted"),
+            "auto-generated".to_owned(),
+        );
         message.headers_mut().insert_raw(automatic);
         Ok(message)
     }
@@ -155,13 +193,18 @@ impl Email {
         }
         if let Some((username, password)) = &self.login {
             let credentials = Credentials::new(username.clone(), password.as_str().to_owned());
-            let known = connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await;
+            let known = connection
+                .auth(&[Mechanism::Plain, Mechanism::Login], &credentials)
+                .await;
             known.map_err(|error| self.fault("refuses the credentials", &error))?;
         }
         let sent = connection.send(mail.envelope(), &mail.formatted()).await;
         sent.map(drop).map_err(|error| {
             let of_message = error.is_permanent();
-            Fault { of_message, ..self.fault("does not take the mail", &error) }
+            Fault {
+                of_message,
+                ..self.fault("does not take the mail", &error)
+            }
         })
     }
 

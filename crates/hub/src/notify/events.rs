@@ -30,11 +30,19 @@ pub struct Told {
 
 /// Writes an Event beside its object, unless the namespace is being removed, where nothing can be created.
 pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
-    let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
+    let Some(namespace) = place_of(tx, about).await? else {
+        return Ok(());
+    };
     let now = Timestamp::now();
     let key = key_of(about, namespace, &format!("{:x}", now.as_nanosecond()));
     let object = manage(&key.kind, "", None, event(about, &key, told, now), now);
-    match tx.write(Write { key, change: Change::Create(object) }).await {
+    match tx
+        .write(Write {
+            key,
+            change: Change::Create(object),
+        })
+        .await
+    {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -43,7 +51,9 @@ pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), Stor
 /// The same for what happens to an object repeatedly: it has one Event per reason, with a count, so that their number
 /// is limited.
 pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
-    let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
+    let Some(namespace) = place_of(tx, about).await? else {
+        return Ok(());
+    };
     let now = Timestamp::now();
     let key = key_of(about, namespace, &suffix_of(about, &told.reason));
     let mut next = event(about, &key, told, now);
@@ -55,11 +65,19 @@ pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<()
             if before["involvedObject"]["uid"] == about.uid {
                 next["firstTimestamp"] = before["firstTimestamp"].clone();
                 // Clients read it as an int32.
-                let count = before["count"].as_i64().unwrap_or(0).saturating_add(1).clamp(1, i32::MAX.into());
+                let count = before["count"]
+                    .as_i64()
+                    .unwrap_or(0)
+                    .saturating_add(1)
+                    .clamp(1, i32::MAX.into());
                 next["count"] = json!(count);
             }
             let object = manage(&key.kind, "", Some(before), next, now);
-            Change::Replace { uid: found.uid, version: found.version, object }
+            Change::Replace {
+                uid: found.uid,
+                version: found.version,
+                object,
+            }
         }
     };
     match tx.write(Write { key, change }).await {
@@ -76,8 +94,22 @@ pub async fn raise(store: &Store, about: &Resource, all: Vec<News>) -> Result<()
     let about = about.clone();
     let raised = store.transact(move |tx| {
         Box::pin(async move {
-            for News { is_warning, reason, message } in all {
-                tell_again(tx, &about, &Told { is_warning, reason: reason.into(), message }).await?;
+            for News {
+                is_warning,
+                reason,
+                message,
+            } in all
+            {
+                tell_again(
+                    tx,
+                    &about,
+                    &Told {
+                        is_warning,
+                        reason: reason.into(),
+                        message,
+                    },
+                )
+                .await?;
             }
             Ok(())
         })
@@ -87,7 +119,11 @@ pub async fn raise(store: &Store, about: &Resource, all: Vec<News>) -> Result<()
 
 /// The namespace of an object's Events. None: it is being removed.
 async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str>, StoreError> {
-    let namespace: &str = if about.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &about.key.namespace };
+    let namespace: &str = if about.key.namespace.is_empty() {
+        ADMIN_NAMESPACE
+    } else {
+        &about.key.namespace
+    };
     let found = tx.get(&resources::namespace_key(namespace)).await?;
     let is_removed = found.is_some_and(|found| found.object["metadata"]["deletionTimestamp"].is_string());
     Ok((!is_removed).then_some(namespace))
@@ -113,7 +149,11 @@ fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
         }
         false => format!("{name}.{suffix}"),
     };
-    Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name }
+    Key {
+        kind: Kind::new("events", ""),
+        namespace: namespace.to_owned(),
+        name,
+    }
 }
 
 fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {
@@ -155,9 +195,18 @@ mod tests {
     #[test]
     fn objects_of_different_kinds_share_no_event() {
         let name = |kind: &str| {
-            let key = Key { kind: Kind::new("any", ""), namespace: "team-a".to_owned(), name: "web".to_owned() };
+            let key = Key {
+                kind: Kind::new("any", ""),
+                namespace: "team-a".to_owned(),
+                name: "web".to_owned(),
+            };
             let object = json!({"kind": kind}).into();
-            let about = Resource { key, uid: "1".to_owned(), version: 1, object };
+            let about = Resource {
+                key,
+                uid: "1".to_owned(),
+                version: 1,
+                object,
+            };
             key_of(&about, "team-a", &suffix_of(&about, "Recovered")).name
         };
         assert_eq!(name("ServiceDeployment"), "web.recovered");

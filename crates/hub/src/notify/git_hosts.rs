@@ -37,9 +37,15 @@ impl GitHost {
         tls: Option<&SecretData>,
         hub: &str,
     ) -> Result<Self, Trouble> {
-        let api = api_of(kind, repository)
-            .ok_or(("AddressInvalid", "spec.address names no repository: https://HOST/OWNER/NAME".to_owned()))?;
-        Ok(Self { kind, line: Line::open(web, &api, Some(token), tls)?, hub: hub.to_owned() })
+        let api = api_of(kind, repository).ok_or((
+            "AddressInvalid",
+            "spec.address names no repository: https://HOST/OWNER/NAME".to_owned(),
+        ))?;
+        Ok(Self {
+            kind,
+            line: Line::open(web, &api, Some(token), tls)?,
+            hub: hub.to_owned(),
+        })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -69,13 +75,20 @@ impl GitHost {
             ProviderType::GitHub => vec![(HeaderName::from_static("x-github-api-version"), "2022-11-28".to_owned())],
             _ => Vec::new(),
         };
-        match self.line.post(url, &accept, self.body(news).to_string().into_bytes()).await {
+        match self
+            .line
+            .post(url, &accept, self.body(news).to_string().into_bytes())
+            .await
+        {
             Ok(_) => Ok(Sent::Taken { remote: String::new() }),
             Err(fault) if self.kind == ProviderType::GitLab && fault.why.contains(SAME_STATE) => {
                 Ok(Sent::Taken { remote: String::new() })
             }
             // The commit was not pushed to this repository.
-            Err(fault) if fault.why.contains("(HTTP 404") => Err(Fault { of_message: true, ..fault }),
+            Err(fault) if fault.why.contains("(HTTP 404") => Err(Fault {
+                of_message: true,
+                ..fault
+            }),
             Err(fault) => Err(fault),
         }
     }
@@ -102,7 +115,11 @@ impl GitHost {
 
 /// Address of a set on the page.
 fn page_of(hub: &str, set: &str) -> String {
-    format!("{}/ui/?set={}", hub.trim_end_matches('/'), utf8_percent_encode(set, SEGMENT))
+    format!(
+        "{}/ui/?set={}",
+        hub.trim_end_matches('/'),
+        utf8_percent_encode(set, SEGMENT)
+    )
 }
 
 /// Address of a repository in its host's API.
@@ -134,14 +151,26 @@ mod tests {
             assert_eq!(api_of(kind, repository).as_deref(), expected, "{repository}");
         };
         use ProviderType::{GitHub, GitLab, Gitea};
-        check(GitHub, "https://github.com/team/infra.git", Some("https://api.github.com/repos/team/infra"));
-        check(GitHub, "https://ghe.example.com/team/infra", Some("https://ghe.example.com/api/v3/repos/team/infra"));
+        check(
+            GitHub,
+            "https://github.com/team/infra.git",
+            Some("https://api.github.com/repos/team/infra"),
+        );
+        check(
+            GitHub,
+            "https://ghe.example.com/team/infra",
+            Some("https://ghe.example.com/api/v3/repos/team/infra"),
+        );
         check(
             GitLab,
             "https://git.example.com/a/b/infra/",
             Some("https://git.example.com/api/v4/projects/a%2Fb%2Finfra"),
         );
-        check(Gitea, "http://127.0.0.1:3000/a/b", Some("http://127.0.0.1:3000/api/v1/repos/a/b"));
+        check(
+            Gitea,
+            "http://127.0.0.1:3000/a/b",
+            Some("http://127.0.0.1:3000/api/v1/repos/a/b"),
+        );
         check(GitHub, "https://github.com/team", None);
     }
 }

@@ -33,11 +33,18 @@ pub struct Fault {
 
 impl Fault {
     pub fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), after: None, of_message: false }
+        Self {
+            why: why.into(),
+            after: None,
+            of_message: false,
+        }
     }
 
     pub fn of_message(why: impl Into<String>) -> Self {
-        Self { of_message: true, ..Self::new(why) }
+        Self {
+            of_message: true,
+            ..Self::new(why)
+        }
     }
 }
 
@@ -73,11 +80,18 @@ impl Line {
         let url = Url::parse(address.trim()).map_err(|_| wrong())?;
         let host = url.host_str().map(str::to_owned).ok_or_else(wrong)?;
         let host = url.port().map_or(host.clone(), |port| format!("{host}:{port}"));
-        let site = web.guarded_site(&url, access).map_err(|error| ("AddressInvalid", tell(&host, &error)))?;
+        let site = web
+            .guarded_site(&url, access)
+            .map_err(|error| ("AddressInvalid", tell(&host, &error)))?;
         // The part after the host may be a credential.
         secrets.extend(Some(Zeroizing::new(url.path().to_owned())).filter(|path| path.len() > 8));
         secrets.extend(url.query().map(|query| Zeroizing::new(query.to_owned())));
-        Ok(Self { site, url, host, secrets })
+        Ok(Self {
+            site,
+            url,
+            host,
+            secrets,
+        })
     }
 
     pub fn url(&self) -> &Url {
@@ -90,7 +104,12 @@ impl Line {
             return Err(Fault::of_message(format!("the message is over {MAX_MESSAGE} bytes")));
         }
         let ask = Ask::post(url, body).header(header::CONTENT_TYPE, "application/json");
-        self.ask(headers.iter().fold(ask, |ask, (name, value)| ask.header(name.clone(), value))).await
+        self.ask(
+            headers
+                .iter()
+                .fold(ask, |ask, (name, value)| ask.header(name.clone(), value)),
+        )
+        .await
     }
 
     /// For hosts whose messages can't be edited: sends only how something begins, stops and ends.
@@ -104,7 +123,11 @@ impl Line {
     }
 
     pub async fn get(&self, url: Url) -> Result<Reply, Fault> {
-        self.ask(Ask { method: Method::GET, ..Ask::get(url) }).await
+        self.ask(Ask {
+            method: Method::GET,
+            ..Ask::get(url)
+        })
+        .await
     }
 
     async fn ask(&self, ask: Ask) -> Result<Reply, Fault> {
@@ -132,14 +155,21 @@ impl Line {
         let said = self.evidence(reply);
         let said = if said.is_empty() { said } else { format!(": {said}") };
         let of_message = matches!(status, 400 | 413 | 415 | 422);
-        Fault { why: format!("{} {means} (HTTP {status}{said})", self.host), after: reply.retry_after, of_message }
+        Fault {
+            why: format!("{} {means} (HTTP {status}{said})", self.host),
+            after: reply.retry_after,
+            of_message,
+        }
     }
 
     /// The failure that a host has reported for a message.
     pub fn fault(&self, what: &str, of_message: bool) -> Fault {
         // Cut and quote only after redacting, because both could hide a secret from the redaction.
         let said = cut(&self.redact(what), MAX_EVIDENCE);
-        Fault { of_message, ..Fault::new(format!("{} says {said:?}", self.host)) }
+        Fault {
+            of_message,
+            ..Fault::new(format!("{} says {said:?}", self.host))
+        }
     }
 
     /// Name of the error if the reply is JSON; otherwise its first line.
@@ -149,7 +179,11 @@ impl Line {
                 .iter()
                 .find_map(|field| value[*field].as_str().map(str::to_owned))
                 .unwrap_or_default(),
-            Err(_) => String::from_utf8_lossy(&reply.body).lines().next().unwrap_or_default().to_owned(),
+            Err(_) => String::from_utf8_lossy(&reply.body)
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
         };
         let text: String = text.chars().filter(|one| !one.is_control()).collect();
         cut(&self.redact(&text), MAX_EVIDENCE)
@@ -169,7 +203,11 @@ fn tell(host: &str, error: &FetchError) -> String {
 }
 
 pub fn tell_reason(host: &str, reason: &FetchReason, evidence: &str) -> String {
-    let evidence = if evidence.is_empty() { String::new() } else { format!(" ({evidence})") };
+    let evidence = if evidence.is_empty() {
+        String::new()
+    } else {
+        format!(" ({evidence})")
+    };
     let (reason, remedy) = match reason {
         FetchReason::LinkRefused => (
             "messages are not sent to addresses that are not public".to_owned(),
@@ -195,9 +233,16 @@ mod tests {
         let line = Line::open(&Web::default(), "https://h/hooks/hunter3", Some(&token), None).unwrap();
         assert_eq!(line.fault("no hunter2\\of", false).why, r#"h says "no ***""#);
         let long = format!("{} hunter2\\of /hooks/hunter3", "x".repeat(MAX_EVIDENCE - 5));
-        let reply = Reply { status: http::StatusCode::FORBIDDEN, retry_after: None, body: long.clone().into_bytes() };
+        let reply = Reply {
+            status: http::StatusCode::FORBIDDEN,
+            retry_after: None,
+            body: long.clone().into_bytes(),
+        };
         for fault in [line.fault(&long, true), line.refusal(403, &reply)] {
-            assert!(!fault.why.contains("hunt") && fault.why.len() < 2 * MAX_EVIDENCE, "{fault}");
+            assert!(
+                !fault.why.contains("hunt") && fault.why.len() < 2 * MAX_EVIDENCE,
+                "{fault}"
+            );
         }
     }
 }

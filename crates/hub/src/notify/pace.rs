@@ -22,7 +22,11 @@ pub struct Paces {
 
 impl Default for Paces {
     fn default() -> Self {
-        Self { known: HashMap::new(), gather: GATHER, haste: 1 }
+        Self {
+            known: HashMap::new(),
+            gather: GATHER,
+            haste: 1,
+        }
     }
 }
 
@@ -65,7 +69,9 @@ impl Pace {
 
     /// How much longer nothing is sent; None: it may be sent now.
     pub fn pause(&self) -> Option<Duration> {
-        self.paused.map(|until| until.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
+        self.paused
+            .map(|until| until.saturating_duration_since(Instant::now()))
+            .filter(|wait| !wait.is_zero())
     }
 
     pub fn note_services(&mut self) {
@@ -74,7 +80,8 @@ impl Pace {
 
     /// How much longer services are not reported; zero: they may be now.
     pub fn until_services(&self) -> Duration {
-        self.services.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
+        self.services
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Whether old threads should be looked for again.

@@ -39,7 +39,9 @@ impl Posting {
     async fn save(&self, connection: &mut Connection) -> Result<(), StoreError> {
         let next = serde_json::to_string(&self.news).map_err(StoreError::abort)?;
         let known = load_thread(connection, &self.provider_uid, &self.thread).await?;
-        let texts = known.as_ref().map(|known| (known.waiting.as_str(), known.told.as_str()));
+        let texts = known
+            .as_ref()
+            .map(|known| (known.waiting.as_str(), known.told.as_str()));
         if !is_news(texts, &next, self.begins) {
             return Ok(());
         }
@@ -56,13 +58,26 @@ impl Posting {
             true => (now, known.due.max(now.saturating_add(wait))),
             false => (known.since, known.due),
         };
-        save_thread(connection, &Thread { waiting: next, version: known.version + 1, since, due, ..known }).await
+        save_thread(
+            connection,
+            &Thread {
+                waiting: next,
+                version: known.version + 1,
+                since,
+                due,
+                ..known
+            },
+        )
+        .await
     }
 }
 
 /// Whether the pending news only says that something is over.
 pub fn is_end(row: &Thread) -> bool {
-    matches!(serde_json::from_str(&row.waiting), Ok(News::Service(ServiceNews { is_well: true, .. })))
+    matches!(
+        serde_json::from_str(&row.waiting),
+        Ok(News::Service(ServiceNews { is_well: true, .. }))
+    )
 }
 
 /// Whether the pending news has become irrelevant.
@@ -133,7 +148,10 @@ impl Postings {
                 all.add_commit(target, change);
                 continue;
             }
-            let news = RolloutNews { summary: target.summary.clone(), ..change.news.clone() };
+            let news = RolloutNews {
+                summary: target.summary.clone(),
+                ..change.news.clone()
+            };
             all.postings.push(Posting {
                 provider_uid: target.uid.clone(),
                 thread: rollout_thread(change.set_uid, news.number),
@@ -146,7 +164,9 @@ impl Postings {
     }
 
     fn add_commit(&mut self, target: &Target, change: &RolloutChange<'_>) {
-        let Some(commit) = change.commit.filter(|commit| is_of(target, &commit.repository)) else { return };
+        let Some(commit) = change.commit.filter(|commit| is_of(target, &commit.repository)) else {
+            return;
+        };
         let options = target.spec.commit_status.clone().unwrap_or_default();
         let of_set = CommitNews::of_rollout(&change.news, &commit.commit, &options.context);
         let posting = |thread: String, news: CommitNews| Posting {
@@ -159,11 +179,15 @@ impl Postings {
         if options.per_cluster {
             let one = |member: &MemberNews| {
                 let thread = commit_thread(change.set_uid, &commit.commit, Some(&member.cluster_uid));
-                posting(thread, of_set.of_member(&member.cluster, member.state, &member.standing))
+                posting(
+                    thread,
+                    of_set.of_member(&member.cluster, member.state, &member.standing),
+                )
             };
             self.postings.extend(change.members.iter().map(one));
         }
-        self.postings.push(posting(commit_thread(change.set_uid, &commit.commit, None), of_set));
+        self.postings
+            .push(posting(commit_thread(change.set_uid, &commit.commit, None), of_set));
     }
 
     pub async fn save(&self, connection: &mut Connection) -> Result<(), StoreError> {
@@ -193,10 +217,17 @@ pub fn service_posting(notifications: &Notifications, target: &Target, uid: &str
         provider_uid: target.uid.clone(),
         thread: service_thread(uid),
         begins: !news.is_well,
-        news: News::Service(ServiceNews { summary: target.summary.clone(), ..news }),
+        news: News::Service(ServiceNews {
+            summary: target.summary.clone(),
+            ..news
+        }),
         wait,
     };
-    Postings { postings: vec![posting], superseded: Vec::new(), providers: vec![target.provider.clone()] }
+    Postings {
+        postings: vec![posting],
+        superseded: Vec::new(),
+        providers: vec![target.provider.clone()],
+    }
 }
 
 /// A service is gone: people who were notified of its failure need not look after it any more.
@@ -208,12 +239,17 @@ pub fn farewell_postings(notifications: &Notifications, resource: &Resource) -> 
     let news = ServiceNews {
         namespace: namespace.clone(),
         name: name.clone(),
-        cluster: resource.object["spec"]["clusterRef"]["name"].as_str().unwrap_or_default().to_owned(),
+        cluster: resource.object["spec"]["clusterRef"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
         is_well: true,
         message: "was deleted".to_owned(),
         summary: String::new(),
     };
-    targets.map(|target| service_posting(notifications, &target, &resource.uid, news.clone())).collect()
+    targets
+        .map(|target| service_posting(notifications, &target, &resource.uid, news.clone()))
+        .collect()
 }
 
 /// Whether this is a provider's repository. Hosts have several names, inside and outside; paths are the same.
@@ -224,18 +260,28 @@ fn is_of(target: &Target, repository: &str) -> bool {
 
 /// The newest news of a thread.
 fn newest(row: &Thread) -> Option<News> {
-    let text = if row.waiting.is_empty() { &row.told } else { &row.waiting };
+    let text = if row.waiting.is_empty() {
+        &row.told
+    } else {
+        &row.waiting
+    };
     serde_json::from_str(text).ok()
 }
 
 impl Superseded {
     async fn save(&self, connection: &mut Connection) -> Result<(), StoreError> {
         let thread = rollout_thread(&self.set_uid, self.number);
-        let mut rows: Vec<Thread> = load_thread(connection, &self.provider_uid, &thread).await?.into_iter().collect();
+        let mut rows: Vec<Thread> = load_thread(connection, &self.provider_uid, &thread)
+            .await?
+            .into_iter()
+            .collect();
         rows.extend(threads_below(connection, &self.provider_uid, &commit_threads(&self.set_uid), RUNNING).await?);
         for row in rows {
             let news = match newest(&row) {
-                Some(News::Rollout(news)) => News::Rollout(RolloutNews { course: Course::Superseded, ..news }),
+                Some(News::Rollout(news)) => News::Rollout(RolloutNews {
+                    course: Course::Superseded,
+                    ..news
+                }),
                 Some(News::Commit(news))
                     if news.state == CommitState::Running && self.commit.as_ref() != Some(&news.commit) =>
                 {
@@ -244,7 +290,15 @@ impl Superseded {
                 _ => continue,
             };
             let (provider_uid, thread) = (row.provider_uid, row.thread);
-            Posting { provider_uid, thread, news, begins: false, wait: Duration::ZERO }.save(connection).await?;
+            Posting {
+                provider_uid,
+                thread,
+                news,
+                begins: false,
+                wait: Duration::ZERO,
+            }
+            .save(connection)
+            .await?;
         }
         Ok(())
     }

@@ -56,8 +56,9 @@ const OUTCOMES: [&str; 3] = [FAILED, REFUSED, GIVEN_UP];
 /// providers that were deleted while no hub was running.
 pub async fn load(replica: &Replica) -> Result<(), StoreError> {
     let kind = NotificationProvider::kind();
-    let cleaned =
-        replica.store.transact(move |tx| Box::pin(async move { delete_orphaned_threads(tx, kind.as_str()).await }));
+    let cleaned = replica
+        .store
+        .transact(move |tx| Box::pin(async move { delete_orphaned_threads(tx, kind.as_str()).await }));
     cleaned.await?;
     let (mut providers, mut rules) = (Vec::new(), Vec::new());
     resources::list_pages::<NotificationProvider>(&replica.store, None, |resource| providers.push(resource)).await?;
@@ -73,7 +74,10 @@ pub async fn load(replica: &Replica) -> Result<(), StoreError> {
         Ok((name(&resource), typed.spec))
     };
 
-    let providers = providers.into_iter().map(provider).collect::<Result<Vec<_>, StoreError>>()?;
+    let providers = providers
+        .into_iter()
+        .map(provider)
+        .collect::<Result<Vec<_>, StoreError>>()?;
     let rules = rules.into_iter().map(rule).collect::<Result<Vec<_>, StoreError>>()?;
     replica.notifications.learn(providers, rules);
     Ok(())
@@ -83,18 +87,30 @@ pub async fn load(replica: &Replica) -> Result<(), StoreError> {
 pub async fn forget(replica: &Replica, provider_uid: &str) -> Result<(), StoreError> {
     replica.notifications.paces().forget(provider_uid);
     let uid = provider_uid.to_owned();
-    replica.store.transact(move |tx| Box::pin(async move { delete_threads(tx, &uid).await })).await
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { delete_threads(tx, &uid).await }))
+        .await
 }
 
 pub async fn send_notifications(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<NotificationProvider>(&replica.store, &name).await?;
-    let Some((resource, provider)) = found else { return Ok(Next::OnChange) };
+    let Some((resource, provider)) = found else {
+        return Ok(Next::OnChange);
+    };
 
-    let sender = Sender { replica: &replica, name: &name, resource: &resource, provider: &provider };
+    let sender = Sender {
+        replica: &replica,
+        name: &name,
+        resource: &resource,
+        provider: &provider,
+    };
     if !replica.notifications.is_provider_in_force(&name) {
         let message =
             format!("the hub uses the first {MAX_PROVIDERS} providers of a namespace by name; this one comes later");
-        sender.tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked()).await?;
+        sender
+            .tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked())
+            .await?;
         return Ok(Next::OnChange);
     }
 
@@ -107,7 +123,9 @@ pub async fn send_notifications(replica: Arc<Replica>, name: Name) -> Result<Nex
     let channel = match Channel::open(&replica, &name, &provider.spec).await? {
         Ok(channel) => channel,
         Err((reason, message)) => {
-            sender.tell(Some(Verdict::stalled(reason, message)), sender.asked()).await?;
+            sender
+                .tell(Some(Verdict::stalled(reason, message)), sender.asked())
+                .await?;
             return Ok(Next::OnChange);
         }
     };
@@ -166,8 +184,14 @@ impl Sender<'_> {
 
     /// The request for a test message, if it was not answered yet.
     fn asked(&self) -> Option<String> {
-        let handled = self.provider.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
-        requested_at(&self.provider.metadata).filter(|asked| Some(*asked) != handled).map(str::to_owned)
+        let handled = self
+            .provider
+            .status
+            .as_ref()
+            .and_then(|status| status.last_handled_reconcile_at.as_deref());
+        requested_at(&self.provider.metadata)
+            .filter(|asked| Some(*asked) != handled)
+            .map(str::to_owned)
     }
 
     /// Sends a test message, because a person asks for it.
@@ -186,8 +210,9 @@ impl Sender<'_> {
     async fn send_due(&self, channel: &Channel, outcome: &mut Outcome) -> Result<(), StoreError> {
         let now = Timestamp::now().as_millisecond();
         let rows = due_threads(&mut *self.replica.store.tables().await?, &self.resource.uid, now, MOST).await?;
-        let (services, rows): (Vec<_>, Vec<_>) =
-            rows.into_iter().partition(|row| row.thread.starts_with(SERVICE_THREADS));
+        let (services, rows): (Vec<_>, Vec<_>) = rows
+            .into_iter()
+            .partition(|row| row.thread.starts_with(SERVICE_THREADS));
 
         if !services.is_empty() {
             // Include those that became due meanwhile, so that an outage is one message.
@@ -295,7 +320,11 @@ impl Sender<'_> {
         match channel.send(&letter).await {
             Ok(_) => {
                 outcome.sent += 1;
-                self.replica.notifications.paces().of(&self.resource.uid).note_services();
+                self.replica
+                    .notifications
+                    .paces()
+                    .of(&self.resource.uid)
+                    .note_services();
             }
             Err(fault) if fault.of_message => outcome.refused = Some(fault),
             Err(fault) => {
@@ -306,7 +335,12 @@ impl Sender<'_> {
 
         self.settle(rows, Some(String::new())).await?;
         // Services that failed in the last moments go into the next message.
-        let wait = self.replica.notifications.paces().of(&self.resource.uid).until_services();
+        let wait = self
+            .replica
+            .notifications
+            .paces()
+            .of(&self.resource.uid)
+            .until_services();
         let due = Timestamp::now().as_millisecond() + i64::try_from(wait.as_millis()).unwrap_or(0);
         let uid = self.resource.uid.clone();
         let delayed = self
@@ -359,7 +393,11 @@ impl Sender<'_> {
                 0 => Verdict::reconciling(FAILED, fault.why.clone()),
                 count => {
                     tracing::error!(provider = %self.name, count, "notifications that waited for a day are dropped");
-                    let messages = if count == 1 { "1 message".to_owned() } else { format!("{count} messages") };
+                    let messages = if count == 1 {
+                        "1 message".to_owned()
+                    } else {
+                        format!("{count} messages")
+                    };
                     Verdict::stalled(GIVEN_UP, format!("gave up on {messages} after 24 hours: {}", fault.why))
                 }
             }));
@@ -370,12 +408,17 @@ impl Sender<'_> {
         }
 
         if let Some(fault) = &outcome.refused {
-            return Ok(Some(Verdict::stalled(REFUSED, format!("the last message was left out: {}", fault.why))));
+            return Ok(Some(Verdict::stalled(
+                REFUSED,
+                format!("the last message was left out: {}", fault.why),
+            )));
         }
 
         let previous = self.provider.status.clone().unwrap_or_default();
-        let is_outcome =
-            previous.conditions.iter().any(|one| one.type_ == "Ready" && OUTCOMES.contains(&one.reason.as_str()));
+        let is_outcome = previous
+            .conditions
+            .iter()
+            .any(|one| one.type_ == "Ready" && OUTCOMES.contains(&one.reason.as_str()));
         let is_same = previous.observed_generation == self.provider.metadata.generation;
         // The result of the last message counts until the next one.
         if is_outcome && outcome.sent == 0 && (is_same || was_paused) {
@@ -401,12 +444,21 @@ impl Sender<'_> {
     }
 
     async fn clean(&self) -> Result<(), StoreError> {
-        if !self.replica.notifications.paces().of(&self.resource.uid).is_to_be_cleaned() {
+        if !self
+            .replica
+            .notifications
+            .paces()
+            .of(&self.resource.uid)
+            .is_to_be_cleaned()
+        {
             return Ok(());
         }
         let before = Timestamp::now().as_millisecond() - i64::try_from(KEEP.as_millis()).unwrap_or(i64::MAX);
         let uid = self.resource.uid.clone();
-        self.replica.store.transact(move |tx| Box::pin(async move { delete_old_threads(tx, &uid, before).await })).await
+        self.replica
+            .store
+            .transact(move |tx| Box::pin(async move { delete_old_threads(tx, &uid, before).await }))
+            .await
     }
 }
 
@@ -436,5 +488,8 @@ async fn settle_one(tx: &mut Tx, sent: Thread, taken: Option<&str>, every: i64) 
 
 /// Equal for equal messages.
 fn id(provider_uid: &str, parts: &[&str]) -> String {
-    format!("msg_{}", &Digest::of(format!("{provider_uid}\n{}", parts.join("\n"))).to_hex()[..32])
+    format!(
+        "msg_{}",
+        &Digest::of(format!("{provider_uid}\n{}", parts.join("\n"))).to_hex()[..32]
+    )
 }

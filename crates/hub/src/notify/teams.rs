@@ -38,5 +38,7 @@ fn message(words: &Words) -> Value {
 
 /// A card's text is Markdown. Escape it, so that the name of a cluster can't contain links or emphasis.
 fn escape(text: &str) -> String {
-    text.chars().flat_map(|one| ['\\', one].into_iter().skip(usize::from(!"\\`*_[]<>#".contains(one)))).collect()
+    text.chars()
+        .flat_map(|one| ['\\', one].into_iter().skip(usize::from(!"\\`*_[]<>#".contains(one))))
+        .collect()
 }

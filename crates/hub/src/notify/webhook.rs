@@ -40,7 +40,10 @@ impl Signer {
     fn new(token: &Zeroizing<String>) -> Result<Self, Trouble> {
         let key = match token.strip_prefix(SIGNING_TOKEN) {
             Some(text) => Zeroizing::new(BASE64.decode(text).map_err(|_| {
-                ("SecretInvalid", format!("its token begins with {SIGNING_TOKEN}, but the rest is not base64"))
+                (
+                    "SecretInvalid",
+                    format!("its token begins with {SIGNING_TOKEN}, but the rest is not base64"),
+                )
             })?),
             None => Zeroizing::new(token.as_bytes().to_vec()),
         };

@@ -68,19 +68,32 @@ pub async fn find_promoted(
         return Ok(Err(format!("Pipeline {pipeline} does not exist")));
     };
     let stages = found.spec.stages.iter().skip(1);
-    let Some(stage) = stages.into_iter().find(|stage| stage.source_ref.name == repository.name) else {
-        return Ok(Err(format!("Pipeline {pipeline} has no stage after its first with this repository")));
+    let Some(stage) = stages
+        .into_iter()
+        .find(|stage| stage.source_ref.name == repository.name)
+    else {
+        return Ok(Err(format!(
+            "Pipeline {pipeline} has no stage after its first with this repository"
+        )));
     };
     if stage.pull_request.is_some() {
-        return Ok(Err(format!("what Pipeline {pipeline} promotes to stage {} is merged by people", stage.name)));
+        return Ok(Err(format!(
+            "what Pipeline {pipeline} promotes to stage {} is merged by people",
+            stage.name
+        )));
     }
     let written = load_pipeline(&mut *replica.store.tables().await?, &resource.uid).await?;
     let state = read_state(&name, written.as_deref())?;
     let promoted = state.stages.get(&stage.name).and_then(|state| state.promoted.as_ref());
-    Ok(match promoted.filter(|promoted| promoted.repository == repository.name) {
-        Some(promoted) => Ok(promoted.what.clone()),
-        None => Err(format!("Pipeline {pipeline} has promoted nothing to stage {} yet", stage.name)),
-    })
+    Ok(
+        match promoted.filter(|promoted| promoted.repository == repository.name) {
+            Some(promoted) => Ok(promoted.what.clone()),
+            None => Err(format!(
+                "Pipeline {pipeline} has promoted nothing to stage {} yet",
+                stage.name
+            )),
+        },
+    )
 }
 
 pub async fn advance_promotions(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
@@ -109,22 +122,38 @@ pub async fn advance_promotions(replica: Arc<Replica>, name: Name) -> Result<Nex
         Ok(examined) => examined,
         Err(ExamineError::Store(error)) => return Err(error),
         Err(ExamineError::Invalid(why)) => {
-            let stages = pipeline.status.as_ref().map(|status| status.stages.clone()).unwrap_or_default();
-            write_status(&replica, &name, (&resource, &pipeline), (Verdict::stalled("SpecInvalid", why), stages))
-                .await?;
+            let stages = pipeline
+                .status
+                .as_ref()
+                .map(|status| status.stages.clone())
+                .unwrap_or_default();
+            write_status(
+                &replica,
+                &name,
+                (&resource, &pipeline),
+                (Verdict::stalled("SpecInvalid", why), stages),
+            )
+            .await?;
             return Ok(Next::OnChange);
         }
     };
 
     let decision = examined.decide(&replica);
-    if !examined.save(&replica, &decision.state, examined.tell(&decision)).await? {
+    if !examined
+        .save(&replica, &decision.state, examined.tell(&decision))
+        .await?
+    {
         return Ok(Next::After(SOON));
     }
 
     examined.hand_over(&replica, &name, &decision, is_news);
     for question in &decision.questions {
         let stage = pipeline.spec.stages[question.stage].name.clone();
-        replica.memory.pipelines.asking.add(AskingGate { pipeline: name.clone(), stage, gate: question.gate });
+        replica.memory.pipelines.asking.add(AskingGate {
+            pipeline: name.clone(),
+            stage,
+            gate: question.gate,
+        });
     }
 
     let stages = examined.describe(&decision);
@@ -132,22 +161,49 @@ pub async fn advance_promotions(replica: Arc<Replica>, name: Name) -> Result<Nex
     write_status(&replica, &name, (&resource, &pipeline), (verdicts, stages)).await?;
 
     let rest = |time: i64| {
-        let left = time.saturating_sub(replica.clock.now().as_second()).max(0).unsigned_abs();
+        let left = time
+            .saturating_sub(replica.clock.now().as_second())
+            .max(0)
+            .unsigned_abs();
         Duration::from_secs(left).clamp(SOON, LONGEST_REST)
     };
-    Ok(decision.next_look.map_or(Next::OnChange, |time| Next::After(rest(time))))
+    Ok(decision
+        .next_look
+        .map_or(Next::OnChange, |time| Next::After(rest(time))))
 }
 
 impl Examined {
     pub(super) fn tell(&self, decision: &Decision) -> Vec<Told> {
         let told = |index: &usize, is_warning, reason: &'static str, what: &str| {
-            let PipelineStage { name: stage, pull_request, .. } = &self.pipeline.spec.stages[*index];
-            let what = if pull_request.is_some() { "is to get, by what people merge," } else { what };
-            let promoted = decision.state.promoted(stage).map(describe_promotable).unwrap_or_default();
-            Told { is_warning, reason: reason.into(), message: format!("stage {stage} {what} {promoted}") }
+            let PipelineStage {
+                name: stage,
+                pull_request,
+                ..
+            } = &self.pipeline.spec.stages[*index];
+            let what = if pull_request.is_some() {
+                "is to get, by what people merge,"
+            } else {
+                what
+            };
+            let promoted = decision
+                .state
+                .promoted(stage)
+                .map(describe_promotable)
+                .unwrap_or_default();
+            Told {
+                is_warning,
+                reason: reason.into(),
+                message: format!("stage {stage} {what} {promoted}"),
+            }
         };
-        let promoted = decision.promoted.iter().map(|index| told(index, false, "Promoted", "gets"));
-        let back = decision.rolled_back.iter().map(|index| told(index, true, "RolledBack", "failed and goes back to"));
+        let promoted = decision
+            .promoted
+            .iter()
+            .map(|index| told(index, false, "Promoted", "gets"));
+        let back = decision
+            .rolled_back
+            .iter()
+            .map(|index| told(index, true, "RolledBack", "failed and goes back to"));
         promoted.chain(back).collect()
     }
 
@@ -171,24 +227,45 @@ impl Examined {
                 {
                     replica.memory.checks.hurry(uid);
                 }
-                replica.queues.sources.add(SourceName::git(Name::new(&name.namespace, &stage.source_ref.name)));
+                replica
+                    .queues
+                    .sources
+                    .add(SourceName::git(Name::new(&name.namespace, &stage.source_ref.name)));
             }
         }
     }
 
     fn describe(&self, decision: &Decision) -> Vec<StageStatus> {
         let default = StageState::default();
-        let stages = self.pipeline.spec.stages.iter().zip(&self.seen).zip(&decision.candidates);
+        let stages = self
+            .pipeline
+            .spec
+            .stages
+            .iter()
+            .zip(&self.seen)
+            .zip(&decision.candidates);
         stages
             .map(|((stage, seen), candidate)| {
                 let state = decision.state.stages.get(&stage.name).unwrap_or(&default);
                 let promoted = state.promoted.as_ref();
                 StageStatus {
                     name: stage.name.clone(),
-                    revision: seen.serves.as_ref().map(|what| git::format_revision(&seen.reference, &what.commit)),
-                    configuration: seen.serves.as_ref().map(|what| what.configuration.clone()).unwrap_or_default(),
+                    revision: seen
+                        .serves
+                        .as_ref()
+                        .map(|what| git::format_revision(&seen.reference, &what.commit)),
+                    configuration: seen
+                        .serves
+                        .as_ref()
+                        .map(|what| what.configuration.clone())
+                        .unwrap_or_default(),
                     healthy_since: state.well.as_ref().and_then(|well| time(well.since)),
-                    lacks: seen.content.as_ref().err().or(seen.lacks.as_ref()).map(|text| cut(text, MAX_LACK)),
+                    lacks: seen
+                        .content
+                        .as_ref()
+                        .err()
+                        .or(seen.lacks.as_ref())
+                        .map(|text| cut(text, MAX_LACK)),
                     promoted_at: promoted.and_then(|promoted| time(promoted.at)),
                     approved_by: promoted.map(|promoted| promoted.by.clone()).unwrap_or_default(),
                     refused: state.refused.as_ref().map(describe_promotable),
@@ -205,12 +282,18 @@ impl Examined {
             return Verdict::stalled("StageInvalid", format!("stage {}: {why}", stage.name));
         }
         if let Some((stage, _)) = stages().skip(1).find(|(_, seen)| seen.failed) {
-            return Verdict::stalled("StageFailed", format!("stage {} stopped at the promoted revision", stage.name));
+            return Verdict::stalled(
+                "StageFailed",
+                format!("stage {} stopped at the promoted revision", stage.name),
+            );
         }
         let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
             let state = decision.state.stages.get(&stage.name)?;
             let pipeline = &self.resource.key.name;
-            Some((state, propose_promotions::describe(pipeline, stage, state, seen.commit())?))
+            Some((
+                state,
+                propose_promotions::describe(pipeline, stage, state, seen.commit())?,
+            ))
         };
         let failing = |(stage, seen): (&PipelineStage, &Seen)| {
             let (state, told) = proposed((stage, seen))?;
@@ -225,7 +308,9 @@ impl Examined {
             };
         }
         let under_way = |(stage, seen): &(&PipelineStage, &Seen)| {
-            let Some(state) = decision.state.stages.get(&stage.name) else { return false };
+            let Some(state) = decision.state.stages.get(&stage.name) else {
+                return false;
+            };
             let promoted = decision.state.promoted(&stage.name);
             let is_late = match stage.pull_request {
                 // People merge it when they like.
@@ -267,7 +352,10 @@ impl Examined {
 }
 
 fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> PromotionCandidate {
-    let approvals = state.approvals.iter().filter(|approval| Some(approval.digest) == candidate.digest);
+    let approvals = state
+        .approvals
+        .iter()
+        .filter(|approval| Some(approval.digest) == candidate.digest);
     let gates = candidate.gates.iter().map(|held| GateStatus {
         r#type: held.gate,
         holds: held.holds,
@@ -293,8 +381,16 @@ fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> P
 
 /// `sha1:… with imageTag=1.2.3`
 fn describe_promotable(what: &Promotable) -> String {
-    let texts: Vec<String> = what.configuration.iter().map(|(name, text)| format!("{name}={text}")).collect();
-    let with = if texts.is_empty() { String::new() } else { format!(" with {}", texts.join(", ")) };
+    let texts: Vec<String> = what
+        .configuration
+        .iter()
+        .map(|(name, text)| format!("{name}={text}"))
+        .collect();
+    let with = if texts.is_empty() {
+        String::new()
+    } else {
+        format!(" with {}", texts.join(", "))
+    };
     cut(&format!("{}{with}", git::format_revision("", &what.commit)), MAX_LACK)
 }
 
@@ -311,6 +407,10 @@ async fn write_status(
     let previous = pipeline.status.clone().unwrap_or_default();
     let generation = pipeline.metadata.generation.unwrap_or_default();
     let conditions = conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now());
-    let status = PipelineStatus { observed_generation: Some(generation), conditions, stages };
+    let status = PipelineStatus {
+        observed_generation: Some(generation),
+        conditions,
+        stages,
+    };
     resources::write_status::<Pipeline>(&replica.store, name, &resource.uid, &status).await
 }

@@ -21,19 +21,25 @@ const ATTEMPTS: usize = 8;
 const SOON: Duration = Duration::from_secs(1);
 
 pub async fn ask_gate(replica: Arc<Replica>, asking: AskingGate) -> Result<Next, StoreError> {
-    let Some((examined, question)) = find(&replica, &asking).await? else { return Ok(Next::OnChange) };
+    let Some((examined, question)) = find(&replica, &asking).await? else {
+        return Ok(Next::OnChange);
+    };
     let of = (&asking.pipeline, asking.stage.as_str());
     let heard = gates::ask(&replica, of, &examined.gates[question.stage], &question).await?;
     if heard.said == Said::Error {
         tracing::warn!(pipeline = %asking.pipeline, stage = asking.stage, gate = %asking.gate, error = heard.message, "a gate got no answer");
     }
     for _ in 0..ATTEMPTS {
-        let Some((examined, now)) = find(&replica, &asking).await? else { return Ok(Next::OnChange) };
+        let Some((examined, now)) = find(&replica, &asking).await? else {
+            return Ok(Next::OnChange);
+        };
         if now.of != question.of {
             break;
         }
         let answer = now.answer(&examined.gates[now.stage], &heard, replica.clock.now().as_second());
-        let Some(answer) = answer else { return Ok(Next::OnChange) };
+        let Some(answer) = answer else {
+            return Ok(Next::OnChange);
+        };
         if examined.note_answer(&replica, &asking, answer).await? {
             replica.memory.pipelines.queue.add(asking.pipeline);
             return Ok(Next::OnChange);
@@ -44,7 +50,9 @@ pub async fn ask_gate(replica: Arc<Replica>, asking: AskingGate) -> Result<Next,
 
 /// Returns the question of a gate as it is now, with the pipeline's state. None: there is none.
 async fn find(replica: &Replica, asking: &AskingGate) -> Result<Option<(Examined, Question)>, StoreError> {
-    let Some(found) = resources::load::<Pipeline>(&replica.store, &asking.pipeline).await? else { return Ok(None) };
+    let Some(found) = resources::load::<Pipeline>(&replica.store, &asking.pipeline).await? else {
+        return Ok(None);
+    };
     if found.1.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }

@@ -48,7 +48,9 @@ async fn load_named(
     namespace: &str,
     reference: Option<&LocalReference>,
 ) -> Result<Result<Option<SecretData>, Trouble>, StoreError> {
-    let Some(reference) = reference else { return Ok(Ok(None)) };
+    let Some(reference) = reference else {
+        return Ok(Ok(None));
+    };
     Ok(load_data(replica, namespace, &reference.name).await?.map(Some))
 }
 
@@ -64,7 +66,9 @@ pub async fn ask(
         GateType::Metric => gates.metric.as_ref().map(|measuring| &measuring.stated),
         GateType::Soak | GateType::Approval | GateType::Window | GateType::Test => None,
     };
-    let Some(stated) = stated else { return Ok(Heard::error("there is no such gate any more")) };
+    let Some(stated) = stated else {
+        return Ok(Heard::error("there is no such gate any more"));
+    };
     let means = match Means::load(replica, &pipeline.namespace, stated).await? {
         Ok(means) => means,
         Err((_, why)) => return Ok(Heard::error(why)),
@@ -82,7 +86,11 @@ fn untold(trouble: Trouble) -> Heard {
 }
 
 fn unheard(fault: Fault) -> Heard {
-    Heard { said: Said::Error, message: fault.why, after: fault.after }
+    Heard {
+        said: Said::Error,
+        message: fault.why,
+        after: fault.after,
+    }
 }
 
 async fn call(
@@ -92,7 +100,10 @@ async fn call(
     means: &Means,
     question: &Question,
 ) -> Result<Heard, Heard> {
-    let secret = stated.secret_ref.as_ref().map_or("", |reference| reference.name.as_str());
+    let secret = stated
+        .secret_ref
+        .as_ref()
+        .map_or("", |reference| reference.name.as_str());
     let token = signing_token(means.secret.as_ref().unwrap_or(&SecretData::new()), secret).map_err(untold)?;
     let address = stated.address.as_deref().unwrap_or_default();
     let opened = open_signed(replica.access.mirrors.web(), address, &token, means.tls.as_ref());
@@ -127,11 +138,14 @@ async fn query(replica: &Replica, stated: &PromotionGate, means: &Means) -> Resu
     let access = access.map_err(|error| Heard::error(error.to_string()))?;
     let values = SECRET_KEYS.iter().filter_map(|key| means.secret.as_ref()?.get(*key));
     let texts = values.filter_map(|value| std::str::from_utf8(value).ok());
-    let secrets = texts.map(|text| Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned())).collect();
+    let secrets = texts
+        .map(|text| Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
+        .collect();
     let address = stated.address.as_deref().unwrap_or_default();
     let address = format!("{}/api/v1/query", address.trim_end_matches('/'));
     let line = Line::open_with(replica.access.mirrors.web(), &address, access, secrets).map_err(untold)?;
     let mut url = line.url().clone();
-    url.query_pairs_mut().append_pair("query", stated.query.as_deref().unwrap_or_default());
+    url.query_pairs_mut()
+        .append_pair("query", stated.query.as_deref().unwrap_or_default());
     Ok(line.get(url).await.map_err(unheard)?.body)
 }

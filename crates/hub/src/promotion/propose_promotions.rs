@@ -77,12 +77,24 @@ pub async fn propose_promotions(replica: Arc<Replica>, name: Name) -> Result<Nex
     let mut wait: Option<Duration> = None;
     for (index, stage) in pipeline.spec.stages.iter().enumerate().skip(1) {
         let Some(pull) = &stage.pull_request else { continue };
-        let Some(known) = state.stages.get(&stage.name) else { continue };
+        let Some(known) = state.stages.get(&stage.name) else {
+            continue;
+        };
         let Some(promoted) = &known.promoted else { continue };
         // `advance_promotions` reports a branch name that is not valid.
-        let Some(branch) = branch_of(&name.name, stage, pull) else { continue };
+        let Some(branch) = branch_of(&name.name, stage, pull) else {
+            continue;
+        };
         let (resource, pipeline) = (&resource, &pipeline);
-        let task = Task { replica: &replica, name: &name, resource, pipeline, index, pull, branch };
+        let task = Task {
+            replica: &replica,
+            name: &name,
+            resource,
+            pipeline,
+            index,
+            pull,
+            branch,
+        };
         if let Some(again) = task.advance(promoted, known).await? {
             wait = Some(wait.map_or(again, |wait| wait.min(again)));
         }
@@ -114,7 +126,11 @@ impl Task<'_> {
                     .is_some_and(|problem| problem.reason == failure.reason && !TOLD_ANEW.contains(&failure.reason));
                 if !is_known {
                     let reason = failure.reason.to_owned();
-                    proposal.problem = Some(Problem { reason, message, lasting: failure.lasting });
+                    proposal.problem = Some(Problem {
+                        reason,
+                        message,
+                        lasting: failure.lasting,
+                    });
                     self.note(&proposal, None).await?;
                 }
                 Ok(Some(wait))
@@ -152,8 +168,17 @@ impl Task<'_> {
             self.name.name
         );
 
-        let edit = Edit { path, field, value, message, time: proposal.at };
-        let made = mirror.commit_edit(base, edit).await.map_err(|error| of_file(&spec.url, &error))?;
+        let edit = Edit {
+            path,
+            field,
+            value,
+            message,
+            time: proposal.at,
+        };
+        let made = mirror
+            .commit_edit(base, edit)
+            .await
+            .map_err(|error| of_file(&spec.url, &error))?;
         let Some(made) = made else { return Ok(()) };
         self.push(proposal, (&uid, &spec), (&mirror, base, made)).await
     }
@@ -165,13 +190,21 @@ impl Task<'_> {
         (mirror, base, made): (&Mirror, ObjectId, ObjectId),
     ) -> Result<(), SourceFailure> {
         let (replica, url) = (self.replica, &self.pull.url);
-        let own = GitRepositorySpec { secret_ref: Some(self.pull.secret_ref.clone()), ..spec.clone() };
+        let own = GitRepositorySpec {
+            secret_ref: Some(self.pull.secret_ref.clone()),
+            ..spec.clone()
+        };
         let way = access::Way::load(replica, &self.name.namespace, &own).await?;
         let remote = way.own(replica).await?;
         let path: PathBuf = git::mirror_path(&replica.access.mirrors, uid)?;
         let (git, branch) = (&replica.access.mirrors.git, &self.branch);
 
-        let turn = replica.memory.checks.turns.wait_to_enter(url, Asks::Repository, TURN).await?;
+        let turn = replica
+            .memory
+            .checks
+            .turns
+            .wait_to_enter(url, Asks::Repository, TURN)
+            .await?;
         let _place = replica.access.mirrors.git_place().await;
         let asked = git.ask_branch(&remote, branch, way.timeout).await;
         let (turn, is_at) = self.answer(turn, asked)?;
@@ -197,7 +230,11 @@ impl Task<'_> {
                     // Another commit was promoted meanwhile.
                     return Ok(());
                 }
-                let push = Push { branch, commit: made, from: is_at };
+                let push = Push {
+                    branch,
+                    commit: made,
+                    from: is_at,
+                };
                 let pushed = git.push(&remote, &path, &push, way.timeout).await;
                 self.answer(turn, pushed)?;
             }
@@ -206,7 +243,11 @@ impl Task<'_> {
         (proposal.phase, proposal.problem) = (Phase::Pushed, None);
         let (stage, at) = (&self.stage().name, made.short());
         let message = format!("stage {stage}: branch {branch} of {url} is at {at}, to be merged");
-        let told = Told { is_warning: false, reason: "Proposed".into(), message };
+        let told = Told {
+            is_warning: false,
+            reason: "Proposed".into(),
+            message,
+        };
         self.note(proposal, Some(told)).await.map(drop).map_err(store_failed)
     }
 
@@ -239,7 +280,10 @@ impl Task<'_> {
 
         let revision = self.load_served(uid).await?;
         let not_ready = |branch: &str| {
-            SourceFailure::passing("SourceNotReady", format!("GitRepository {name} serves nothing of {branch} yet"))
+            SourceFailure::passing(
+                "SourceNotReady",
+                format!("GitRepository {name} serves nothing of {branch} yet"),
+            )
         };
 
         let branch = match Reference::parse(spec.r#ref.as_ref()) {
@@ -274,9 +318,10 @@ impl Task<'_> {
     /// the last fetch.
     async fn find_followed(&self, uid: &str, spec: &GitRepositorySpec) -> Result<Option<Reference>, SourceFailure> {
         Ok(match Reference::parse(spec.r#ref.as_ref()) {
-            Ok(Reference::Default) => {
-                self.load_served(uid).await?.map(|revision| Reference::Branch(revision.reference))
-            }
+            Ok(Reference::Default) => self
+                .load_served(uid)
+                .await?
+                .map(|revision| Reference::Branch(revision.reference)),
             followed => followed.ok(),
         })
     }
@@ -297,7 +342,10 @@ impl Task<'_> {
                     copy a field of it with pullRequest.from, or keep the file in another repository or branch";
                 return Err(SourceFailure::lasting("SpecInvalid", why));
             }
-            return Ok(FieldValue { text: proposal.commit.clone(), is_string: true });
+            return Ok(FieldValue {
+                text: proposal.commit.clone(),
+                is_string: true,
+            });
         };
 
         let (uid, before) = self.load_repository(&stages[self.index - 1].source_ref.name).await?;
@@ -305,7 +353,10 @@ impl Task<'_> {
         let commit = proposal.commit.parse::<ObjectId>();
         let commit = commit.map_err(|error| SourceFailure::lasting("SourceNotReady", error.to_string()))?;
         let mirror = self.open_mirror(&uid).await?;
-        mirror.field_at(commit, path, field).await.map_err(|error| of_file(&before.url, &error))
+        mirror
+            .field_at(commit, path, field)
+            .await
+            .map_err(|error| of_file(&before.url, &error))
     }
 
     async fn open_mirror(&self, uid: &str) -> Result<Mirror, SourceFailure> {
@@ -315,7 +366,11 @@ impl Task<'_> {
 
     /// The Secret to correct is the pull request's, not the source's.
     fn of_git(&self, error: &GitError) -> SourceFailure {
-        let evidence = if error.evidence.is_empty() { String::new() } else { format!(" ({})", error.evidence) };
+        let evidence = if error.evidence.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", error.evidence)
+        };
         let remedy = match error.reason {
             GitReason::PushRefused
             | GitReason::Unauthorized
@@ -323,12 +378,19 @@ impl Task<'_> {
             | GitReason::Forbidden
             | GitReason::NotFound => {
                 let secret = &self.pull.secret_ref.name;
-                format!("Secret {secret} must belong to an account with the right to push branch {}", self.branch)
+                format!(
+                    "Secret {secret} must belong to an account with the right to push branch {}",
+                    self.branch
+                )
             }
             _ => "it will be tried again".to_owned(),
         };
         let message = format!("{} {}: {}{evidence}; {remedy}", error.what, error.url, error.reason);
-        SourceFailure { reason: error.reason.code(), message, lasting: error.retry() == Retry::AfterChange }
+        SourceFailure {
+            reason: error.reason.code(),
+            message,
+            lasting: error.retry() == Retry::AfterChange,
+        }
     }
 
     /// Saves what became of a promotion. False: another promotion has taken its place.
@@ -337,7 +399,9 @@ impl Task<'_> {
         for _ in 0..ATTEMPTS {
             let written = load_pipeline(&mut *store.tables().await?, &self.resource.uid).await?;
             let mut state = read_state(self.name, written.as_deref())?;
-            let Some(stage) = state.stages.get_mut(&self.stage().name) else { return Ok(false) };
+            let Some(stage) = state.stages.get_mut(&self.stage().name) else {
+                return Ok(false);
+            };
             if !stage.promoted.as_ref().is_some_and(|promoted| proposal.is_of(promoted)) {
                 return Ok(false);
             }
@@ -368,7 +432,10 @@ impl Task<'_> {
         }
 
         let problem = "it keeps changing".to_owned();
-        Err(StoreError::Row { what: format!("state of Pipeline {}", self.name), problem })
+        Err(StoreError::Row {
+            what: format!("state of Pipeline {}", self.name),
+            problem,
+        })
     }
 }
 
@@ -411,7 +478,12 @@ pub fn describe(
     let revision = format_revision("", &promoted.what.commit);
     let Some(proposal) = state.proposed() else {
         let branch = branch_of(pipeline, stage, pull)?.to_string();
-        return Some(PullRequestStatus { revision, url: pull.url.clone(), branch, ..PullRequestStatus::default() });
+        return Some(PullRequestStatus {
+            revision,
+            url: pull.url.clone(),
+            branch,
+            ..PullRequestStatus::default()
+        });
     };
     Some(PullRequestStatus {
         revision,

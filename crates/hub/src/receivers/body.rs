@@ -72,9 +72,18 @@ pub async fn read(mut body: Body, room: &Room, mut each: impl FnMut(&[u8])) -> R
     if body.size_hint().lower() > MAX_BODY {
         return Err(BodyError::TooLarge);
     }
-    let (mut kept, mut length) = (Kept { bytes: Vec::new(), is_whole: true, room: None }, 0);
+    let (mut kept, mut length) = (
+        Kept {
+            bytes: Vec::new(),
+            is_whole: true,
+            room: None,
+        },
+        0,
+    );
     while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
+            continue;
+        };
         length += piece.len() as u64;
         if length > MAX_BODY {
             return Err(BodyError::TooLarge);
@@ -118,7 +127,11 @@ mod tests {
     async fn a_body_without_end_is_refused() {
         let room = Room::default();
         assert_eq!(outcome(body(30, 1 << 20), &room).await.0, Err(BodyError::TooLarge));
-        assert_eq!(outcome(Body::from(vec![0; 26 << 20]), &room).await, (Err(BodyError::TooLarge), 0), "by its length");
+        assert_eq!(
+            outcome(Body::from(vec![0; 26 << 20]), &room).await,
+            (Err(BodyError::TooLarge), 0),
+            "by its length"
+        );
         let broken = Body::from_stream(stream::iter([Ok(Bytes::from("a")), Err(std::io::Error::other("cut"))]));
         assert_eq!(outcome(broken, &room).await.0, Err(BodyError::Broken));
     }

@@ -72,7 +72,10 @@ async fn post_delivery(
         Ok(Taken::Ignored | Taken::Suspended) => DeliveryResult::Ignored,
         Err(refused) => refused.counted(),
     };
-    replica.memory.counters.count_delivery(receiver.as_ref().map(|receiver| receiver.spec.r#type), counted);
+    replica
+        .memory
+        .counters
+        .count_delivery(receiver.as_ref().map(|receiver| receiver.spec.r#type), counted);
     match outcome {
         Ok(taken) => accept(&taken),
         Err(refused) => {
@@ -106,7 +109,13 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
 
     let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
     if !payload::is_wanted(kind, &receiver.spec.events, event) {
-        note(replica, receiver, Said::Ignored { event: event.to_owned() });
+        note(
+            replica,
+            receiver,
+            Said::Ignored {
+                event: event.to_owned(),
+            },
+        );
         return Ok(Taken::Ignored);
     }
 
@@ -119,7 +128,13 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
         return Ok(Taken::Suspended);
     }
 
-    note(replica, receiver, Said::Taken { event: event.to_owned() });
+    note(
+        replica,
+        receiver,
+        Said::Taken {
+            event: event.to_owned(),
+        },
+    );
     receiver.put([hint]);
     replica.queues.inboxes.add_after(receiver.name.clone(), BURST);
     Ok(Taken::Acted)
@@ -133,7 +148,10 @@ fn note(replica: &Replica, receiver: &Live, said: Said) {
 fn accept(taken: &Taken) -> Response {
     let (code, message) = match taken {
         Taken::Acted => (StatusCode::ACCEPTED, "accepted: its sources will be fetched"),
-        Taken::Ignored => (StatusCode::OK, "right, and nothing to do: the receiver does not act upon this event"),
+        Taken::Ignored => (
+            StatusCode::OK,
+            "right, and nothing to do: the receiver does not act upon this event",
+        ),
         Taken::Suspended => (StatusCode::OK, "right, and nothing is done: the receiver is suspended"),
     };
     (code, Json(json!({"message": message}))).into_response()
@@ -141,18 +159,26 @@ fn accept(taken: &Taken) -> Response {
 
 fn refuse(refused: Refused) -> Response {
     match refused {
-        Refused::SignatureMissing => {
-            failure(StatusCode::FORBIDDEN, "Forbidden", "the delivery is not signed: give the webhook its secret")
-        }
+        Refused::SignatureMissing => failure(
+            StatusCode::FORBIDDEN,
+            "Forbidden",
+            "the delivery is not signed: give the webhook its secret",
+        ),
         Refused::SignatureWrong => {
             let message = "no receiver takes this delivery: its address or its signature is wrong";
             failure(StatusCode::FORBIDDEN, "Forbidden", message)
         }
         Refused::Unreadable => failure(StatusCode::BAD_REQUEST, "BadRequest", "the payload is no JSON object"),
         Refused::Broken => failure(StatusCode::BAD_REQUEST, "BadRequest", "the payload broke off"),
-        Refused::TooLarge => {
-            failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", "the payload is longer than 25 MiB")
-        }
-        Refused::TooSlow => failure(StatusCode::REQUEST_TIMEOUT, "Timeout", "the payload took longer than 10 s"),
+        Refused::TooLarge => failure(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            "the payload is longer than 25 MiB",
+        ),
+        Refused::TooSlow => failure(
+            StatusCode::REQUEST_TIMEOUT,
+            "Timeout",
+            "the payload took longer than 10 s",
+        ),
     }
 }

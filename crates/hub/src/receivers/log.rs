@@ -148,17 +148,26 @@ impl Log {
         let verdict = match said {
             Said::Taken { event } if event.is_empty() => (true, format!("delivered at {time}")),
             Said::Taken { event } => (true, format!("{event:?} was delivered at {time}")),
-            Said::Ignored { event } => {
-                (true, format!("{event:?} was delivered at {time}, an event that this receiver does not act upon"))
-            }
+            Said::Ignored { event } => (
+                true,
+                format!("{event:?} was delivered at {time}, an event that this receiver does not act upon"),
+            ),
             Said::Foreign { repository } => (
                 false,
                 format!("the delivery at {time} is about {repository}, which is none of this receiver's sources"),
             ),
             Said::Refused(refused) => {
                 let why = refused.explain(receiver);
-                let before = noted.right.map(|time| format!("; the last right one came at {}", whole_seconds(time).0));
-                (false, format!("the delivery at {time} was refused: {why}{}", before.unwrap_or_default()))
+                let before = noted
+                    .right
+                    .map(|time| format!("; the last right one came at {}", whole_seconds(time).0));
+                (
+                    false,
+                    format!(
+                        "the delivery at {time} was refused: {why}{}",
+                        before.unwrap_or_default()
+                    ),
+                )
             }
         };
 
@@ -175,7 +184,9 @@ mod tests {
     fn a_status_is_written_soon_where_it_says_something_new_and_seldom_else() {
         let (log, start, time) = (Log::default(), Instant::now(), Timestamp::UNIX_EPOCH);
         let written = |reason: &'static str, at: Instant| log.lock().written = Some((reason, at));
-        let taken = || Said::Taken { event: "push".to_owned() };
+        let taken = || Said::Taken {
+            event: "push".to_owned(),
+        };
         assert_eq!(log.note(taken(), time, start), SOON);
         written("Taken", start);
         assert_eq!(log.note(taken(), time, start), SELDOM);

@@ -13,12 +13,21 @@ const MAX_EVENT: usize = 64;
 
 /// Returns the payload itself. Nothing is parsed before the signature was verified.
 pub fn json<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
-    let kind = headers.get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map(http::HeaderValue::as_bytes)
+        .unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with(FORM.as_bytes()) {
         return Cow::Borrowed(body);
     }
-    let field = body.split(|byte| *byte == b'&').find_map(|field| field.strip_prefix(FIELD)).unwrap_or_default();
-    let spaced: Vec<u8> = field.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    let field = body
+        .split(|byte| *byte == b'&')
+        .find_map(|field| field.strip_prefix(FIELD))
+        .unwrap_or_default();
+    let spaced: Vec<u8> = field
+        .iter()
+        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+        .collect();
     Cow::Owned(percent_decode(&spaced).collect())
 }
 
@@ -41,7 +50,11 @@ pub fn is_wanted(kind: ReceiverType, wanted: &[String], event: &str) -> bool {
         ReceiverType::GitHub | ReceiverType::Gitea => &["push"],
         ReceiverType::GitLab => &["Push Hook", "Tag Push Hook"],
     };
-    if wanted.is_empty() { pushes.contains(&event) } else { wanted.iter().any(|name| name == event) }
+    if wanted.is_empty() {
+        pushes.contains(&event)
+    } else {
+        wanted.iter().any(|name| name == event)
+    }
 }
 
 #[cfg(test)]
@@ -54,8 +67,10 @@ mod tests {
     fn a_form_holds_the_payload_in_a_field() {
         let mut headers = HeaderMap::new();
         assert_eq!(&*json(&headers, b"payload=%7B%7D"), b"payload=%7B%7D");
-        headers
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/X-www-form-urlencoded; charset=utf-8"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/X-www-form-urlencoded; charset=utf-8"),
+        );
         let check =
             |body: &str, expected: &str| assert_eq!(&*json(&headers, body.as_bytes()), expected.as_bytes(), "{body}");
         check("payload=%7B%22a%22%3A+%22b%2Bc%22%7D", "{\"a\": \"b+c\"}");

@@ -66,12 +66,20 @@ async fn load_token(replica: &Replica, name: &Name, secret: &str) -> Result<Resu
     };
     let data = Option::<BTreeMap<String, ByteString>>::deserialize(&found.object["data"]);
     let Ok(data) = data.map(Option::unwrap_or_default) else {
-        return Ok(Err(("SecretUnreadable", format!("Secret {secret} holds data that is not base64"))));
+        return Ok(Err((
+            "SecretUnreadable",
+            format!("Secret {secret} holds data that is not base64"),
+        )));
     };
     let Some(ByteString(token)) = data.get(TOKEN_KEY) else {
         return Ok(Err(("TokenMissing", format!("Secret {secret} has no {TOKEN_KEY:?}"))));
     };
-    let invalid = |error| ("TokenInvalid", format!("{TOKEN_KEY:?} of Secret {secret} is no token: {error}"));
+    let invalid = |error| {
+        (
+            "TokenInvalid",
+            format!("{TOKEN_KEY:?} of Secret {secret} is no token: {error}"),
+        )
+    };
     Ok(Token::parse(token).map_err(invalid))
 }
 
@@ -122,8 +130,12 @@ async fn tell(
 
     let is_told = |kind: &str| verdicts.iter().any(|verdict| verdict.kind == kind);
     // Conditions about deliveries before this hub started, or while there was a token, stay.
-    let kept: Vec<_> =
-        previous.conditions.iter().filter(|old| old.type_ == "Delivered" && !is_told("Delivered")).cloned().collect();
+    let kept: Vec<_> = previous
+        .conditions
+        .iter()
+        .filter(|old| old.type_ == "Delivered" && !is_told("Delivered"))
+        .cloned()
+        .collect();
     status.conditions = conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now());
     status.conditions.extend(kept);
 

@@ -46,7 +46,10 @@ pub struct Token {
 impl Token {
     /// Parses a token, without the line breaks at its end that `echo` adds.
     pub fn parse(bytes: &[u8]) -> Result<Self, TokenError> {
-        let end = bytes.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
+        let end = bytes
+            .iter()
+            .rposition(|byte| !matches!(byte, b'\r' | b'\n'))
+            .map_or(0, |last| last + 1);
         let bytes = &bytes[..end];
         match bytes.len() {
             length if length < MIN_TOKEN => return Err(TokenError::Short(length)),
@@ -69,7 +72,12 @@ impl Token {
     pub fn random() -> Self {
         let key = || hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>());
         let digest = digest::digest(&digest::SHA256, &rand::random::<[u8; 32]>());
-        Self { short: key(), long: key(), signing: Some(key()), digest }
+        Self {
+            short: key(),
+            long: key(),
+            signing: Some(key()),
+            digest,
+        }
     }
 
     /// The path of a receiver with this token. It can't be guessed without the token, and reveals nothing about it.
@@ -118,7 +126,9 @@ impl Claim {
     /// The claim of a delivery to a receiver, or to an unknown path. An invalid delivery is read and hashed like a
     /// valid one.
     pub fn read(receiver: Option<(ReceiverType, &Token)>, headers: &HeaderMap, nobody: &Token) -> Self {
-        let Some((kind, token)) = receiver else { return Self::refuse(Refused::SignatureWrong, nobody) };
+        let Some((kind, token)) = receiver else {
+            return Self::refuse(Refused::SignatureWrong, nobody);
+        };
         let claim = match kind {
             ReceiverType::GitHub => one(&token.short, hexadecimal(text(headers, GITHUB), "sha256=")),
             ReceiverType::Gitea => {
@@ -135,7 +145,10 @@ impl Claim {
     }
 
     fn refuse(refused: Refused, nobody: &Token) -> Self {
-        Self { context: hmac::Context::with_key(&nobody.short), claimed: Claimed::Not(refused) }
+        Self {
+            context: hmac::Context::with_key(&nobody.short),
+            claimed: Claimed::Not(refused),
+        }
     }
 
     /// Adds the next piece of the body.
@@ -172,7 +185,10 @@ fn hexadecimal(given: Option<&str>, prefix: &str) -> Result<Vec<u8>, Refused> {
 }
 
 fn one(key: &hmac::Key, given: Result<Vec<u8>, Refused>) -> Result<Claim, Refused> {
-    Ok(Claim { context: hmac::Context::with_key(key), claimed: Claimed::Macs(vec![given?]) })
+    Ok(Claim {
+        context: hmac::Context::with_key(key),
+        claimed: Claimed::Macs(vec![given?]),
+    })
 }
 
 /// A signing token is never sent, so a sender that sends it got it from elsewhere.
@@ -181,20 +197,33 @@ fn gitlab(token: &Token, headers: &HeaderMap) -> Result<Claim, Refused> {
         let given = headers.get(GITLAB_TOKEN).ok_or(Refused::SignatureMissing)?;
         let given = digest::digest(&digest::SHA256, given.as_bytes());
         let is_right = verify_slices_are_equal(given.as_ref(), token.digest.as_ref()).is_ok();
-        let claimed = if is_right { Claimed::Token } else { Claimed::Not(Refused::SignatureWrong) };
-        return Ok(Claim { context: hmac::Context::with_key(&token.short), claimed });
+        let claimed = if is_right {
+            Claimed::Token
+        } else {
+            Claimed::Not(Refused::SignatureWrong)
+        };
+        return Ok(Claim {
+            context: hmac::Context::with_key(&token.short),
+            claimed,
+        });
     };
     let given = text(headers, GITLAB).ok_or(Refused::SignatureMissing)?;
     let (Some(id), Some(time)) = (headers.get(GITLAB_ID), headers.get(GITLAB_TIME)) else {
         return Err(Refused::SignatureMissing);
     };
     let macs = given.split(' ').filter_map(|signature| signature.strip_prefix("v1,"));
-    let macs = macs.filter_map(|text| BASE64.decode(text).ok()).take(MAX_SIGNATURES).collect();
+    let macs = macs
+        .filter_map(|text| BASE64.decode(text).ok())
+        .take(MAX_SIGNATURES)
+        .collect();
     let mut context = hmac::Context::with_key(key);
     for part in [id.as_bytes(), b".", time.as_bytes(), b"."] {
         context.update(part);
     }
-    Ok(Claim { context, claimed: Claimed::Macs(macs) })
+    Ok(Claim {
+        context,
+        claimed: Claimed::Macs(macs),
+    })
 }
 
 #[cfg(test)]
@@ -221,7 +250,10 @@ mod tests {
         let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         headers.insert(GITHUB, HeaderValue::from_static(signature));
         assert_eq!(verify(ReceiverType::GitHub, TOKEN, &headers, b"Hello, World!"), Ok(()));
-        assert_eq!(verify(ReceiverType::GitHub, TOKEN, &headers, b"Hello, World?"), Err(Refused::SignatureWrong));
+        assert_eq!(
+            verify(ReceiverType::GitHub, TOKEN, &headers, b"Hello, World?"),
+            Err(Refused::SignatureWrong)
+        );
     }
 
     #[test]
@@ -239,12 +271,28 @@ mod tests {
             assert!(is_signed(&headers));
             assert_eq!(verify(kind, token, &headers, BODY), Ok(()), "{host:?}");
             let other = "another token of some length";
-            let other = if token == signing { "whsec_b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyMTI=" } else { other };
-            assert_eq!(verify(kind, other, &headers, BODY), Err(Refused::SignatureWrong), "{host:?}");
+            let other = if token == signing {
+                "whsec_b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyMTI="
+            } else {
+                other
+            };
+            assert_eq!(
+                verify(kind, other, &headers, BODY),
+                Err(Refused::SignatureWrong),
+                "{host:?}"
+            );
             if !(host == Host::GitLab && token == TOKEN) {
-                assert_eq!(verify(kind, token, &headers, b"{}"), Err(Refused::SignatureWrong), "{host:?}");
+                assert_eq!(
+                    verify(kind, token, &headers, b"{}"),
+                    Err(Refused::SignatureWrong),
+                    "{host:?}"
+                );
             }
-            assert_eq!(verify(kind, token, &HeaderMap::new(), BODY), Err(Refused::SignatureMissing), "{host:?}");
+            assert_eq!(
+                verify(kind, token, &HeaderMap::new(), BODY),
+                Err(Refused::SignatureMissing),
+                "{host:?}"
+            );
         }
     }
 
@@ -253,7 +301,11 @@ mod tests {
         let check = |kind: ReceiverType, name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));
-            assert_eq!(verify(kind, TOKEN, &headers, BODY), Err(Refused::SignatureWrong), "{name}: {value}");
+            assert_eq!(
+                verify(kind, TOKEN, &headers, BODY),
+                Err(Refused::SignatureWrong),
+                "{name}: {value}"
+            );
         };
         for value in ["", "sha256=", "sha256=zz", "sha1=00", "757107ea"] {
             check(ReceiverType::GitHub, GITHUB, value);
@@ -269,7 +321,10 @@ mod tests {
         let token = "whsec_dGVzdHRlc3R0ZXN0dGVzdHRlc3R0ZXN0dGVzdHRlc3Q=";
         let mut headers = HeaderMap::new();
         headers.insert(GITLAB_TOKEN, HeaderValue::from_static(token));
-        assert_eq!(verify(ReceiverType::GitLab, token, &headers, BODY), Err(Refused::SignatureMissing));
+        assert_eq!(
+            verify(ReceiverType::GitLab, token, &headers, BODY),
+            Err(Refused::SignatureMissing)
+        );
     }
 
     #[test]

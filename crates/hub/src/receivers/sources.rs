@@ -36,7 +36,14 @@ impl Source {
         };
         let labels: Option<_> = Option::deserialize(&metadata["labels"]).map_err(StoreError::abort)?;
         let name = SourceName::Resource(kind, Name::new(&row.key.namespace, &row.key.name));
-        Ok(Self { name, uid: row.uid, kind, own_name: row.key.name, reference, labels: labels.unwrap_or_default() })
+        Ok(Self {
+            name,
+            uid: row.uid,
+            kind,
+            own_name: row.key.name,
+            reference,
+            labels: labels.unwrap_or_default(),
+        })
     }
 
     /// References in a hint are those of a Git repository.
@@ -83,8 +90,10 @@ impl Sources {
             self.named(receiver)
         } else {
             let listed = |places: BTreeSet<usize>| -> Option<BTreeSet<usize>> {
-                let listed =
-                    places.into_iter().filter(|place| self.is_listed(receiver, *place)).collect::<BTreeSet<_>>();
+                let listed = places
+                    .into_iter()
+                    .filter(|place| self.is_listed(receiver, *place))
+                    .collect::<BTreeSet<_>>();
                 (!listed.is_empty()).then_some(listed)
             };
             let at = |address: &Address| self.by_address.get(address).into_iter().flatten().copied();
@@ -100,18 +109,30 @@ impl Sources {
     /// delivery can't be relied on, so sources that are only listed by `*` are not fetched.
     fn named(&self, receiver: &ReceiverSpec) -> BTreeSet<usize> {
         if receiver.r#type == ReceiverType::GenericHmac {
-            return (0..self.all.len()).filter(|place| self.is_listed(receiver, *place)).collect();
+            return (0..self.all.len())
+                .filter(|place| self.is_listed(receiver, *place))
+                .collect();
         }
         let named = |kind, name: &str| self.by_name.get(&(kind, name.to_owned())).copied();
-        receiver.resources.iter().filter_map(|resource| named(resource.kind, &resource.name)).collect()
+        receiver
+            .resources
+            .iter()
+            .filter_map(|resource| named(resource.kind, &resource.name))
+            .collect()
     }
 
     fn is_listed(&self, receiver: &ReceiverSpec, place: usize) -> bool {
-        let Some(source) = self.all.get(place) else { return false };
-        receiver.resources.iter().filter(|resource| resource.kind == source.kind).any(|resource| {
-            let has = |(label, value): (&String, &String)| source.labels.get(label) == Some(value);
-            resource.name == source.own_name || (resource.name == EVERY && resource.match_labels.iter().all(has))
-        })
+        let Some(source) = self.all.get(place) else {
+            return false;
+        };
+        receiver
+            .resources
+            .iter()
+            .filter(|resource| resource.kind == source.kind)
+            .any(|resource| {
+                let has = |(label, value): (&String, &String)| source.labels.get(label) == Some(value);
+                resource.name == source.own_name || (resource.name == EVERY && resource.match_labels.iter().all(has))
+            })
     }
 }
 
@@ -134,7 +155,10 @@ mod tests {
                 uid: name.to_owned(),
                 kind: SourceKind::GitRepository,
                 own_name: name.to_owned(),
-                reference: Some(GitReference { branch: Some(branch.to_owned()), ..GitReference::default() }),
+                reference: Some(GitReference {
+                    branch: Some(branch.to_owned()),
+                    ..GitReference::default()
+                }),
                 labels: BTreeMap::from([("team".to_owned(), team.to_owned())]),
             };
             sources.add(source, url);
@@ -142,7 +166,14 @@ mod tests {
         let kind = SourceKind::OciRepository;
         let name = SourceName::Resource(kind, Name::new("ns", "infra"));
         let (own_name, labels) = ("infra".to_owned(), BTreeMap::new());
-        let artifact = Source { name, uid: "artifact".to_owned(), kind, own_name, reference: None, labels };
+        let artifact = Source {
+            name,
+            uid: "artifact".to_owned(),
+            kind,
+            own_name,
+            reference: None,
+            labels,
+        };
         sources.add(artifact, "oci://registry.example.com/team/infra");
         sources
     }
@@ -165,25 +196,70 @@ mod tests {
         check("github", every(), push(infra, "refs/heads/main"), Some(&["infra"]));
         check("github", every(), push(infra, "refs/heads/next"), Some(&["infra-next"]));
         check("github", every(), push(infra, "refs/heads/topic"), Some(&[]));
-        check("github", every(), json!({"repository": {"url": infra}}), Some(&["infra", "infra-next"]));
-        check("github", json!([{"name": "infra-next"}]), push(infra, "refs/heads/main"), Some(&[]));
+        check(
+            "github",
+            every(),
+            json!({"repository": {"url": infra}}),
+            Some(&["infra", "infra-next"]),
+        );
+        check(
+            "github",
+            json!([{"name": "infra-next"}]),
+            push(infra, "refs/heads/main"),
+            Some(&[]),
+        );
         let theirs = json!([{"name": "*", "matchLabels": {"team": "b"}}]);
         check("github", theirs, push(infra, "refs/heads/next"), Some(&["infra-next"]));
         // The host uses its outer name.
-        check("gitea", every(), push("https://git.example.com/team/inside.git", "refs/heads/main"), Some(&["inside"]));
-        check("gitea", json!([{"name": "other"}]), push(infra, "refs/heads/main"), Some(&["other"]));
-        check("github", every(), push("https://git.example.com/team/unknown", "refs/heads/main"), None);
-        check("github", json!([{"name": "inside"}]), push(infra, "refs/heads/main"), None);
+        check(
+            "gitea",
+            every(),
+            push("https://git.example.com/team/inside.git", "refs/heads/main"),
+            Some(&["inside"]),
+        );
+        check(
+            "gitea",
+            json!([{"name": "other"}]),
+            push(infra, "refs/heads/main"),
+            Some(&["other"]),
+        );
+        check(
+            "github",
+            every(),
+            push("https://git.example.com/team/unknown", "refs/heads/main"),
+            None,
+        );
+        check(
+            "github",
+            json!([{"name": "inside"}]),
+            push(infra, "refs/heads/main"),
+            None,
+        );
     }
 
     #[test]
     fn a_delivery_that_names_no_repository_concerns_what_is_listed_by_name() {
         let all = json!([{"name": "*"}, {"name": "inside"}]);
         check("github", all.clone(), json!({}), Some(&["inside"]));
-        check("generic-hmac", all, json!({}), Some(&["infra", "infra-next", "inside", "other"]));
-        check("generic-hmac", json!([{"name": "*"}]), json!({"ref": "refs/heads/next"}), Some(&["infra-next"]));
+        check(
+            "generic-hmac",
+            all,
+            json!({}),
+            Some(&["infra", "infra-next", "inside", "other"]),
+        );
+        check(
+            "generic-hmac",
+            json!([{"name": "*"}]),
+            json!({"ref": "refs/heads/next"}),
+            Some(&["infra-next"]),
+        );
         let artifact = json!([{"kind": "OCIRepository", "name": "infra"}]);
-        check("generic-hmac", artifact.clone(), json!({"ref": "refs/heads/next"}), Some(&["artifact"]));
+        check(
+            "generic-hmac",
+            artifact.clone(),
+            json!({"ref": "refs/heads/next"}),
+            Some(&["artifact"]),
+        );
         let push = json!({"repository": {"clone_url": "https://registry.example.com/team/infra"}});
         check("github", artifact, push, None);
     }

@@ -43,7 +43,10 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     // Without the query, because selectors and the like are content.
     let path: String = request.uri().path().chars().take(MAX_PATH).collect();
     let route = Route::of(&path);
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
+    let peer = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|ConnectInfo(peer)| *peer);
     request.headers_mut().insert(REQUEST_ID, id.clone());
 
     let in_flight = hub.metrics.in_flight(route);
@@ -55,7 +58,11 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
         hub.refusals.note(peer.ip());
     }
     hub.metrics.count_request(route, &method, code, took);
-    let user = response.extensions_mut().remove::<Asker>().map(|Asker(name)| name).unwrap_or_default();
+    let user = response
+        .extensions_mut()
+        .remove::<Asker>()
+        .map(|Asker(name)| name)
+        .unwrap_or_default();
     let shown = id.to_str().unwrap_or_default();
     let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let ms = took.as_secs_f64() * 1000.0;
@@ -72,7 +79,10 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
 
 /// The client's own id if it is valid, so that both logs can be joined; otherwise a new one.
 fn request_id(request: &Request) -> HeaderValue {
-    let given = request.headers().get(REQUEST_ID).filter(|value| is_id(value.as_bytes()));
+    let given = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(|value| is_id(value.as_bytes()));
     given.cloned().unwrap_or_else(|| {
         HeaderValue::from_str(&uuid::Uuid::new_v4().simple().to_string()).unwrap_or(HeaderValue::from_static("none"))
     })

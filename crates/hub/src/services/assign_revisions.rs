@@ -59,7 +59,9 @@ pub enum AssignError {
 
 pub async fn assign_revision(replica: Arc<Replica>, name: Name) -> Result<Next, AssignError> {
     let begun = SystemTime::now();
-    let Some((resource, service)) = load_service(&replica, &name).await? else { return Ok(Next::OnChange) };
+    let Some((resource, service)) = load_service(&replica, &name).await? else {
+        return Ok(Next::OnChange);
+    };
     let expiry = match check_annotations(&replica, &name, &resource).await? {
         // The expired annotation was removed just now; that write requeues the service.
         approvals::Standing::Expired => return Ok(Next::OnChange),
@@ -67,7 +69,9 @@ pub async fn assign_revision(replica: Arc<Replica>, name: Name) -> Result<Next, 
     };
 
     let next = if service.metadata.deletion_timestamp.is_some() {
-        let row = load_service_rows(&mut *replica.store.tables().await?, &resource.uid).await?.assignment;
+        let row = load_service_rows(&mut *replica.store.tables().await?, &resource.uid)
+            .await?
+            .assignment;
         let cluster = find_cluster(&replica, &name, &service.spec.cluster_ref, row.as_ref()).await?;
         remove_service(&replica, &name, &resource, service, row, cluster).await?
     } else {
@@ -139,13 +143,30 @@ async fn check_annotations(
 
 /// The row before, the next one, and the rows beside it.
 fn to_save(observed: Observed, outcome: Outcome) -> Result<(Option<Assignment>, Assignment, Making), StoreError> {
-    let Observed { resource, service, row, ingredients, resolved, look, held, .. } = observed;
-    let Outcome { next, why, closed, told } = outcome;
+    let Observed {
+        resource,
+        service,
+        row,
+        ingredients,
+        resolved,
+        look,
+        held,
+        ..
+    } = observed;
+    let Outcome {
+        next,
+        why,
+        closed,
+        told,
+    } = outcome;
 
     // Keep the sources of the assigned version too, even if the candidate needs others: its bundle may have to be
     // rebuilt.
-    let assigned: Option<Candidate> =
-        next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
+    let assigned: Option<Candidate> = next
+        .assigned
+        .as_deref()
+        .map(|text| read_json(&next.service_uid, text))
+        .transpose()?;
     let mut wants = resolved.wants;
     wants.extend(assigned.iter().flat_map(candidates::wants_of));
 
@@ -155,7 +176,9 @@ fn to_save(observed: Observed, outcome: Outcome) -> Result<(Option<Assignment>, 
         wants,
         paths: resolved.paths,
         looked_at: ingredients.first().and_then(|one| one.found.as_ref()?.revision.clone()),
-        member: look.map(|look| look.end(&why, is_pinned, &resource.object)).transpose()?,
+        member: look
+            .map(|look| look.end(&why, is_pinned, &resource.object))
+            .transpose()?,
         held: Some(held.end(closed.as_ref(), matches!(why, Why::Frozen(_)))),
         told: told.map(|told| (resource, told)),
     };
@@ -173,7 +196,10 @@ fn sooner(next: Next, wait: Option<Duration>) -> Next {
 /// Deletes the rows of services that are gone without their finalizer, or were recreated under the same name.
 async fn forget_old_rows(replica: &Replica, name: &Name, current: Option<&str>) -> Result<(), StoreError> {
     let rows = assignments_named(&mut *replica.store.tables().await?, &name.namespace, &name.name).await?;
-    let old: Vec<_> = rows.into_iter().filter(|row| Some(row.service_uid.as_str()) != current).collect();
+    let old: Vec<_> = rows
+        .into_iter()
+        .filter(|row| Some(row.service_uid.as_str()) != current)
+        .collect();
     if old.is_empty() {
         return Ok(());
     }

@@ -93,7 +93,9 @@ pub async fn resolve(
             Take::Files(files) => taken.push(*files),
             Take::Trouble(found) => trouble = trouble.or(Some(found)),
             Take::Pending(message) => {
-                resolved.ask.extend(ingredient.uid().map(|uid| (uid.to_owned(), ingredient.name(namespace))));
+                resolved
+                    .ask
+                    .extend(ingredient.uid().map(|uid| (uid.to_owned(), ingredient.name(namespace))));
                 trouble = trouble.or(Some(Trouble::ChartPending { message }));
             }
         }
@@ -105,7 +107,10 @@ pub async fn resolve(
     }
 
     let problem = taken.iter().find_map(|taken| taken.problem.clone());
-    let rendered = ingredients.first().map(|own| own.rendered.as_slice()).unwrap_or_default();
+    let rendered = ingredients
+        .first()
+        .map(|own| own.rendered.as_slice())
+        .unwrap_or_default();
     if let Some(known) = known.filter(|known| known.candidate.rendered == rendered)
         && let Some(mut again) = is_current(replica, &known, &taken).await?
     {
@@ -136,7 +141,9 @@ fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
 
 /// Paths that stand for each of its Git repositories as a whole.
 pub fn all_paths(ingredients: &[Ingredient]) -> Vec<ServicePath> {
-    let git = ingredients.iter().filter(|one| one.reference.kind == SourceKind::GitRepository);
+    let git = ingredients
+        .iter()
+        .filter(|one| one.reference.kind == SourceKind::GitRepository);
     let mut paths: Vec<_> = git.filter_map(|one| Some(ServicePath::all(one.uid()?))).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -154,7 +161,12 @@ pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
 
 pub(super) fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceSource {
     let (chart, wanted) = chart.map_or_else(Default::default, |chart| (chart.name.clone(), chart.version.clone()));
-    ServiceSource { source_uid: source_uid.to_owned(), chart, wanted, url: url.to_owned() }
+    ServiceSource {
+        source_uid: source_uid.to_owned(),
+        chart,
+        wanted,
+        url: url.to_owned(),
+    }
 }
 
 async fn make_candidate(
@@ -164,7 +176,9 @@ async fn make_candidate(
     taken: &[Taken],
     resolved: &mut Resolved,
 ) -> Result<(), ResolveError> {
-    let (Some(first), Some(own)) = (taken.first(), ingredients.first()) else { return Ok(()) };
+    let (Some(first), Some(own)) = (taken.first(), ingredients.first()) else {
+        return Ok(());
+    };
 
     let mut plain = None;
     if let ([one], Files::Commit { commit, reads }) = (ingredients, &first.files)
@@ -193,18 +207,31 @@ async fn make_candidate(
     let mut kitchen = match Kitchen::new(namespace, ingredients, taken) {
         Ok(kitchen) => kitchen,
         Err(message) => {
-            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            resolved.candidate = Err(Trouble::Bundle {
+                revision: first.part.revision.clone(),
+                message,
+            });
             return Ok(());
         }
     };
 
     match kitchen.cook(replica, service, resolved).await {
-        Ok(Some((PackedAway { content_id, digest, bytes }, roots))) => {
+        Ok(Some((
+            PackedAway {
+                content_id,
+                digest,
+                bytes,
+            },
+            roots,
+        ))) => {
             let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
             // Dependencies are mounted only at paths that the repository does not use or that its own folder names, so
             // they add no roots.
             if let Some(made) = &plain {
-                resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots.union(&roots).cloned().collect()));
+                resolved.paths = Some(paths_of(
+                    &first.part.source_uid,
+                    &made.roots.union(&roots).cloned().collect(),
+                ));
             }
             // A chart that lacks nothing is bundled as its folder.
             if let Some(made) = plain.filter(|_| is_alone) {
@@ -218,12 +245,21 @@ async fn make_candidate(
                 Files::BuiltIn => BUILT_IN_REVISION.to_owned(),
             };
             let (source_uid, path) = (first.part.source_uid.clone(), first.part.path.clone());
-            let bundle = Bundle { content_id, digest, bytes, source_uid, commit, path };
+            let bundle = Bundle {
+                content_id,
+                digest,
+                bytes,
+                source_uid,
+                commit,
+                path,
+            };
             let recipe = serde_json::to_string(&kitchen.recipe).map_err(StoreError::abort)?;
-            let keys = taken.iter().filter_map(|taken| match (&taken.files, &taken.part.chart) {
-                (Files::Artifact(key), None) => Some(*key),
-                _ => None,
-            });
+            let keys = taken
+                .iter()
+                .filter_map(|taken| match (&taken.files, &taken.part.chart) {
+                    (Files::Artifact(key), None) => Some(*key),
+                    _ => None,
+                });
             // Submodules and LFS files are no second part of a source.
             let parts = if is_alone { Vec::new() } else { kitchen.parts };
             resolved.candidate = Ok(candidate(own, first, &bundle, author, parts, keys.collect()));
@@ -234,13 +270,29 @@ async fn make_candidate(
         Ok(None) => Ok(()),
         Err(CookError::Resolve(error)) => Err(error),
         Err(CookError::Combine(CombineError::Content(message))) => {
-            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            resolved.candidate = Err(Trouble::Bundle {
+                revision: first.part.revision.clone(),
+                message,
+            });
             Ok(())
         }
         Err(CookError::Combine(CombineError::Machine(error))) => Err(ResolveError::Machine(error)),
-        Err(CookError::Combine(CombineError::Damaged { source_uid, whole, source })) => {
-            let name = kitchen.names.get(&source_uid).cloned().unwrap_or_else(|| own.name(namespace));
-            Err(ResolveError::Damaged { name, source_uid, whole, source })
+        Err(CookError::Combine(CombineError::Damaged {
+            source_uid,
+            whole,
+            source,
+        })) => {
+            let name = kitchen
+                .names
+                .get(&source_uid)
+                .cloned()
+                .unwrap_or_else(|| own.name(namespace));
+            Err(ResolveError::Damaged {
+                name,
+                source_uid,
+                whole,
+                source,
+            })
         }
     }
 }
@@ -250,7 +302,10 @@ fn paths_of(source_uid: &str, roots: &BTreeSet<RelPath>) -> Vec<ServicePath> {
     if roots.len() > MOST_PATHS {
         return vec![ServicePath::all(source_uid)];
     }
-    let path = |root: &RelPath| ServicePath { source_uid: source_uid.to_owned(), path: root.as_str().to_owned() };
+    let path = |root: &RelPath| ServicePath {
+        source_uid: source_uid.to_owned(),
+        path: root.as_str().to_owned(),
+    };
     roots.iter().map(path).collect()
 }
 
@@ -262,13 +317,19 @@ fn refuse(
 ) -> Result<(), ResolveError> {
     match failure {
         BundleFailure::Content(message) => {
-            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            resolved.candidate = Err(Trouble::Bundle {
+                revision: first.part.revision.clone(),
+                message,
+            });
             Ok(())
         }
         BundleFailure::Machine(error) => Err(ResolveError::Machine(error)),
-        BundleFailure::Damaged(source) => {
-            Err(ResolveError::Damaged { name, source_uid: first.part.source_uid.clone(), whole: true, source })
-        }
+        BundleFailure::Damaged(source) => Err(ResolveError::Damaged {
+            name,
+            source_uid: first.part.source_uid.clone(),
+            whole: true,
+            source,
+        }),
     }
 }
 

@@ -89,7 +89,10 @@ pub async fn run(replica: Arc<Replica>, shutdown: CancellationToken) {
         let (longest, is_woken) = match computed {
             Ok(Round { done: 0, held, .. }) => {
                 let end = resting.first_end().filter(|_| held);
-                (end.map_or(IDLE, |end| end.saturating_duration_since(Instant::now())), true)
+                (
+                    end.map_or(IDLE, |end| end.saturating_duration_since(Instant::now())),
+                    true,
+                )
             }
             Ok(round) => (round.pause(begun.elapsed(), &mut almost), false),
             Err(error) => {
@@ -114,7 +117,8 @@ struct Resting(HashMap<String, Instant>);
 impl Resting {
     /// `took`: how long the computation took.
     fn begin(&mut self, cluster_uid: String, took: Duration) {
-        self.0.insert(cluster_uid, Instant::now() + (took * REST).clamp(GATHER, LONGEST));
+        self.0
+            .insert(cluster_uid, Instant::now() + (took * REST).clamp(GATHER, LONGEST));
     }
 
     fn wake(&mut self, now: Instant) {
@@ -156,7 +160,10 @@ async fn compute_batch(replica: &Replica, resting: &mut Resting) -> Result<Round
     let mut marks = load_dirty(&mut *replica.store.tables().await?, limit).await?;
     let all = marks.len();
     marks.retain(|mark| !resting.0.contains_key(&mark.cluster_uid));
-    let mut round = Round { held: marks.len() < all, ..Round::default() };
+    let mut round = Round {
+        held: marks.len() < all,
+        ..Round::default()
+    };
     marks.truncate(BATCH as usize);
     if marks.is_empty() {
         return Ok(round);
@@ -174,7 +181,12 @@ async fn compute_batch(replica: &Replica, resting: &mut Resting) -> Result<Round
             Ok(Computed::Now { next, fresh, changes }) => {
                 round.done += 1;
                 times.push((mark.cluster_uid.clone(), started.elapsed()));
-                published.push(Done { mark, next: next.map(|next| *next), fresh, changes });
+                published.push(Done {
+                    mark,
+                    next: next.map(|next| *next),
+                    fresh,
+                    changes,
+                });
             }
             // The cluster keeps its mark for the next round.
             Ok(Computed::Later) => {
@@ -217,7 +229,11 @@ enum Computed {
 }
 
 impl Computed {
-    const NOTHING: Self = Self::Now { next: None, fresh: Vec::new(), changes: Vec::new() };
+    const NOTHING: Self = Self::Now {
+        next: None,
+        fresh: Vec::new(),
+        changes: Vec::new(),
+    };
 }
 
 /// The rows to save for one cluster.
@@ -244,9 +260,14 @@ async fn compute_cluster(
     health: Option<&Verbatim<HealthRules>>,
     inputs: &mut InputCache,
 ) -> Result<Computed, StoreError> {
-    let Some(state) = replica.memory.clusters.get(&mark.cluster_uid) else { return Ok(Computed::NOTHING) };
+    let Some(state) = replica.memory.clusters.get(&mark.cluster_uid) else {
+        return Ok(Computed::NOTHING);
+    };
     let name = Name::new(&state.namespace, &state.name);
-    let Some(cluster) = ClusterFacts::load(replica, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
+    let Some(cluster) = ClusterFacts::load(replica, &name)
+        .await?
+        .filter(|c| c.uid == mark.cluster_uid)
+    else {
         return Ok(Computed::NOTHING);
     };
 
@@ -259,13 +280,39 @@ async fn compute_cluster(
     let (mut entries, fresh, changes, windows) =
         resolve_entries(replica, &cluster, &known, grants, (inputs, handing)).await?;
 
-    let ClusterRows { released, desired, update, .. } = known;
-    entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
+    let ClusterRows {
+        released,
+        desired,
+        update,
+        ..
+    } = known;
+    entries.extend(
+        released
+            .iter()
+            .map(|row| Verbatim::from(released_entry(row, cluster.suspended))),
+    );
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
-    let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
+    let agent = update
+        .map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings))
+        .transpose()?
+        .flatten();
 
-    let next = next_desired(replica, &cluster, Content { entries, agent, health: health.cloned(), windows }, desired)?;
-    Ok(Computed::Now { next: next.map(Box::new), fresh, changes })
+    let next = next_desired(
+        replica,
+        &cluster,
+        Content {
+            entries,
+            agent,
+            health: health.cloned(),
+            windows,
+        },
+        desired,
+    )?;
+    Ok(Computed::Now {
+        next: next.map(Box::new),
+        fresh,
+        changes,
+    })
 }
 
 /// Whether a commit has reached some of the services that it concerns and not all. They are published together, because
@@ -277,11 +324,17 @@ async fn is_halfway(replica: &Replica, rows: &[Assignment], touched: &HashSet<St
         by_source.entry(&row.source_uid).or_default().push(row);
     }
     for (source, rows) in by_source.into_iter().filter(|(_, rows)| rows.len() > 1) {
-        let Some(revision) = load_revision(&mut *replica.store.tables().await?, source).await? else { continue };
+        let Some(revision) = load_revision(&mut *replica.store.tables().await?, source).await? else {
+            continue;
+        };
         if Timestamp::now().as_second() - revision.fetched > HALFWAY_SECONDS {
             continue;
         }
-        if is_split(&rows, touched, &git::format_revision(&revision.reference, &revision.commit))? {
+        if is_split(
+            &rows,
+            touched,
+            &git::format_revision(&revision.reference, &revision.commit),
+        )? {
             return Ok(true);
         }
     }
@@ -293,7 +346,10 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
     let (mut here, mut waits) = (false, false);
     for row in rows {
         let why: Why = read_json(&row.service_uid, &row.why)?;
-        let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
+        let candidate = row
+            .candidate
+            .as_deref()
+            .map(|text| read_json::<Candidate>(&row.service_uid, text));
         match candidate.transpose()? {
             Some(candidate) if candidate.revision == revision => here = true,
             _ => {
@@ -306,7 +362,12 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
 }
 
 /// Entries, parameters that were resolved in this round, changes of members, and windows.
-type Resolved = (Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>, Option<Verbatim<Windows>>);
+type Resolved = (
+    Vec<Verbatim<Entry>>,
+    Vec<Fresh>,
+    Vec<MemberChange>,
+    Option<Verbatim<Windows>>,
+);
 
 /// Resolves the entries of a cluster's services, and the parameters that they need.
 async fn resolve_entries(
@@ -329,7 +390,9 @@ async fn resolve_entries(
             let found = services.remove(&key).filter(|found| found.uid == *uid);
             // `assign_revisions` deletes the rows of a service that is gone or was recreated.
             let Some(found) = found else { continue };
-            let Some(Service { found, newer }) = load_newer(replica, row, found).await? else { continue };
+            let Some(Service { found, newer }) = load_newer(replica, row, found).await? else {
+                continue;
+            };
             let (row, origin, parameters, (member, held)) = match newer.as_deref() {
                 None => known,
                 Some((row, rows)) => {
@@ -354,7 +417,12 @@ async fn resolve_entries(
             fresh.extend(resolved);
             let entry = Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0);
 
-            changes.extend(member.map(|member| note_member(member, &facts, &entry)).transpose()?.flatten());
+            changes.extend(
+                member
+                    .map(|member| note_member(member, &facts, &entry))
+                    .transpose()?
+                    .flatten(),
+            );
             handing.add(replica, &facts, entry.digest()).await?;
             entries.push(entry);
         }
@@ -380,12 +448,23 @@ async fn load_newer(replica: &Replica, row: &Assignment, found: Resource) -> Res
         let mut rows = load_service_rows(&mut *replica.store.tables().await?, &row.service_uid).await?;
         let assignment = rows.assignment.take().filter(|now| now.cluster_uid == row.cluster_uid);
         let Some(assignment) = assignment else { return Ok(None) };
-        let known = rows.member.as_ref().map_or(0, |member| member.generation).max(assignment.generation);
+        let known = rows
+            .member
+            .as_ref()
+            .map_or(0, |member| member.generation)
+            .max(assignment.generation);
         if known <= generation(&found) {
-            return Ok(Some(Service { found, newer: Some(Box::new((assignment, rows))) }));
+            return Ok(Some(Service {
+                found,
+                newer: Some(Box::new((assignment, rows))),
+            }));
         }
         // The service was written once more, and the rows may belong to that.
-        let again = replica.store.get(&key_of(row)).await?.filter(|found| found.uid == row.service_uid);
+        let again = replica
+            .store
+            .get(&key_of(row))
+            .await?
+            .filter(|found| found.uid == row.service_uid);
         let Some(again) = again else { return Ok(None) };
         found = again;
     }
@@ -399,8 +478,14 @@ struct LastWord {
 
 impl LastWord {
     async fn load(replica: &Replica, cluster: &ClusterFacts) -> Result<Self, StoreError> {
-        let cluster = ClusterFacts { frozen: freeze_prunes::find(&replica.store).await?, ..cluster.clone() };
-        Ok(Self { grants: load_grants(&replica.store).await?, cluster })
+        let cluster = ClusterFacts {
+            frozen: freeze_prunes::find(&replica.store).await?,
+            ..cluster.clone()
+        };
+        Ok(Self {
+            grants: load_grants(&replica.store).await?,
+            cluster,
+        })
     }
 }
 
@@ -438,15 +523,25 @@ pub async fn load_facts(
     let found = replica.store.get(&key_of(row)).await?;
     let (member, held) = {
         let mut tables = replica.store.tables().await?;
-        (rollout_of_service(&mut tables, &row.service_uid).await?, load_held(&mut tables, &row.service_uid).await?)
+        (
+            rollout_of_service(&mut tables, &row.service_uid).await?,
+            load_held(&mut tables, &row.service_uid).await?,
+        )
     };
-    let Some(service) = take_service(row, found)? else { return Ok(None) };
-    facts_of(replica, row, service, (origin, (member.as_ref(), held.as_ref())), urls).await.map(Some)
+    let Some(service) = take_service(row, found)? else {
+        return Ok(None);
+    };
+    facts_of(replica, row, service, (origin, (member.as_ref(), held.as_ref())), urls)
+        .await
+        .map(Some)
 }
 
 /// None: the service is gone or was recreated.
 fn take_service(row: &Assignment, found: Option<Resource>) -> Result<Option<ServiceDeployment>, StoreError> {
-    found.filter(|resource| resource.uid == row.service_uid).map(resources::take).transpose()
+    found
+        .filter(|resource| resource.uid == row.service_uid)
+        .map(resources::take)
+        .transpose()
 }
 
 /// The inputs of a service's entry, with the spec that counts.
@@ -457,10 +552,14 @@ pub async fn facts_of(
     (origin, (member, held)): (Option<&ServiceOrigin>, (Option<&MemberRollout>, Option<&HeldService>)),
     urls: &mut SourceUrls,
 ) -> Result<ServiceFacts, StoreError> {
-    let own = member.filter(|member| !member.held_spec.is_empty()).map(|_| service.spec.clone());
+    let own = member
+        .filter(|member| !member.held_spec.is_empty())
+        .map(|_| service.spec.clone());
     let service = held_specs::effective(service, member, held)?;
     let urls = urls.of_service(&replica.store, &row.namespace, &service).await?;
-    let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?.of_member(member, own)?;
+    let mut facts = ServiceFacts::new(service, row, urls)?
+        .from_origin(origin)?
+        .of_member(member, own)?;
     dependencies::find_dependents(&replica.store, &mut facts).await?;
     Ok(facts)
 }
@@ -483,7 +582,9 @@ fn next_desired(
     let statement = Statement {
         installation: identity.installation().to_owned(),
         cluster_uid: cluster.uid.clone(),
-        epoch: current.as_ref().map_or(replica.epoch, |row| row.epoch.max(replica.epoch)),
+        epoch: current
+            .as_ref()
+            .map_or(replica.epoch, |row| row.epoch.max(replica.epoch)),
         generation: current.as_ref().map_or(1, |row| row.generation + 1),
         tag,
         agent: content.agent.as_ref().map(Verbatim::digest),
@@ -500,7 +601,10 @@ fn next_desired(
             entries.len(),
             content.health.as_ref().map_or(0, |health| health.rules.len())
         );
-        return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
+        return Err(StoreError::Row {
+            what: format!("desired state of cluster {}", cluster.name),
+            problem,
+        });
     }
 
     let news = match traces::is_on() {
@@ -528,15 +632,25 @@ fn next_desired(
 /// Saves resolved parameters. An input may have changed after it was read, when no index named its users yet. Its
 /// services are then marked to be resolved once more.
 async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
-    let read: HashSet<&Key> = fresh.iter().flat_map(|(_, fresh)| &fresh.inputs).map(|input| &input.key).collect();
+    let read: HashSet<&Key> = fresh
+        .iter()
+        .flat_map(|(_, fresh)| &fresh.inputs)
+        .map(|input| &input.key)
+        .collect();
     let read: Vec<Key> = read.into_iter().cloned().collect();
     let now = versions_of(tx, &read).await?;
-    let now = now.into_iter().map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
+    let now = now
+        .into_iter()
+        .map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
     let now: HashMap<Key, Option<u64>> = now.map(|(version, key)| (key, version)).collect();
     let (mut again, mut documents) = (Vec::new(), Vec::new());
     let mut resolved = Vec::with_capacity(fresh.len());
     for (cluster_uid, fresh) in fresh {
-        if fresh.inputs.iter().any(|input| now.get(&input.key) != Some(&input.version)) {
+        if fresh
+            .inputs
+            .iter()
+            .any(|input| now.get(&input.key) != Some(&input.version))
+        {
             again.push((cluster_uid, fresh.resolved.row.service_uid.clone()));
         }
         documents.extend(fresh.document());
@@ -556,7 +670,10 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
 /// Saves what changed and clears the marks, in one transaction; then wakes the polls.
 async fn publish(replica: &Replica, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
     let names = |holds: fn(&Fresh) -> bool| -> Vec<Name> {
-        let fresh = published.iter().flat_map(|done| &done.fresh).filter(|fresh| holds(fresh));
+        let fresh = published
+            .iter()
+            .flat_map(|done| &done.fresh)
+            .filter(|fresh| holds(fresh));
         fresh.map(|fresh| fresh.service.clone()).collect()
     };
     let (news, of_rollouts) = (names(|fresh| fresh.is_news), names(|fresh| fresh.is_of_rollout));
@@ -565,12 +682,18 @@ async fn publish(replica: &Replica, published: Vec<Done>, begun: SystemTime) -> 
         Box::pin(async move {
             let (mut changed, mut resolved, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
             let now = Timestamp::now().as_second();
-            for Done { mark, next, fresh, changes } in published {
+            for Done {
+                mark,
+                next,
+                fresh,
+                changes,
+            } in published
+            {
                 // If the epoch was raised meanwhile, this state must not be published. The cluster is marked again.
                 let raised = match &next {
-                    Some(Next { row, .. }) => {
-                        load_desired(tx, &row.cluster_uid).await?.is_some_and(|now| now.epoch > row.epoch)
-                    }
+                    Some(Next { row, .. }) => load_desired(tx, &row.cluster_uid)
+                        .await?
+                        .is_some_and(|now| now.epoch > row.epoch),
                     None => false,
                 };
                 if let Some(next) = next.filter(|_| !raised) {
@@ -591,26 +714,45 @@ async fn publish(replica: &Replica, published: Vec<Done>, begun: SystemTime) -> 
     });
 
     let (changed, moved) = changed.await?;
-    moved.iter().for_each(|set_uid| replica.memory.sets.note_member(set_uid));
+    moved
+        .iter()
+        .for_each(|set_uid| replica.memory.sets.note_member(set_uid));
     // Their candidates may now be other changes, which wait for their turn. That was unknown until the parameters were
     // resolved.
-    of_rollouts.into_iter().for_each(|name| replica.queues.services.add(name));
+    of_rollouts
+        .into_iter()
+        .for_each(|name| replica.queues.services.add(name));
     // Their conditions may change.
     news.into_iter().for_each(|name| replica.queues.summaries.add(name));
 
     let interval = Interval::since(begun);
     for Next { row, news } in changed {
         replica.memory.counters.published.inc();
-        tracing::debug!(cluster = row.cluster_uid, epoch = row.epoch, generation = row.generation, "published");
+        tracing::debug!(
+            cluster = row.cluster_uid,
+            epoch = row.epoch,
+            generation = row.generation,
+            "published"
+        );
         let etag = desired::etag(&row);
-        replica.memory.clusters.change(&row.cluster_uid, |state| state.etag = etag);
+        replica
+            .memory
+            .clusters
+            .change(&row.cluster_uid, |state| state.etag = etag);
         if !news.is_empty() {
             let state = replica.memory.clusters.get(&row.cluster_uid);
-            let cluster = state.map(|state| format!("{}/{}", state.namespace, state.name)).unwrap_or_default();
+            let cluster = state
+                .map(|state| format!("{}/{}", state.namespace, state.name))
+                .unwrap_or_default();
             let (cluster_uid, generation) = (&*row.cluster_uid, row.generation);
             timeline::tell(
                 &replica.memory.timeline,
-                Published { cluster_uid, cluster: &cluster, generation, interval },
+                Published {
+                    cluster_uid,
+                    cluster: &cluster,
+                    generation,
+                    interval,
+                },
                 &news,
             );
         }
@@ -653,7 +795,9 @@ mod tests {
         assert!(split(&old, &["b"]));
         assert!(!split(&old, &[]), "it stays at the old one");
         assert!(!split(&row("b", "new", &Why::Current), &["b"]));
-        let gone = Why::Trouble(Trouble::Secret { message: "x".to_owned() });
+        let gone = Why::Trouble(Trouble::Secret {
+            message: "x".to_owned(),
+        });
         assert!(!split(&row("b", "old", &gone), &["b"]));
         let none_yet = is_split(&[&old, &old], &["b".to_owned()].into(), "new");
         assert!(!none_yet.unwrap());
@@ -663,7 +807,14 @@ mod tests {
     fn rounds_pause_as_long_as_they_take_and_less_where_something_is_left() {
         let (quick, heavy) = (Duration::from_millis(3), Duration::from_millis(150));
         let mut almost = PAUSE;
-        let mut pause = |done, later, took| Round { done, later, held: false }.pause(took, &mut almost);
+        let mut pause = |done, later, took| {
+            Round {
+                done,
+                later,
+                held: false,
+            }
+            .pause(took, &mut almost)
+        };
         assert_eq!(pause(1, 0, quick), PAUSE);
         assert_eq!(pause(BATCH as usize, 0, heavy), GATHER);
         let left: Vec<_> = (0..7).map(|_| pause(2, 1, heavy).as_millis()).collect();

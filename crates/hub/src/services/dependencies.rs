@@ -47,7 +47,11 @@ pub async fn load_waits(replica: &Replica, name: &Name, service: &ServiceDeploym
         let of = Name::new(&name.namespace, set_of_key(&key).unwrap_or(&key));
         let reason = match (&reference.ready_expr, set_of_key(&key)) {
             (Some(text), found) => {
-                let place = if found.is_some() { ServiceSet::key(&of) } else { ServiceDeployment::key(&of) };
+                let place = if found.is_some() {
+                    ServiceSet::key(&of)
+                } else {
+                    ServiceDeployment::key(&of)
+                };
                 let object = replica.store.get(&place).await?.map(|found| found.object);
                 judge_by_expression(&key, text, object.as_deref())
             }
@@ -66,7 +70,10 @@ pub async fn load_waits(replica: &Replica, name: &Name, service: &ServiceDeploym
 
 /// The dependencies of a service, by their names in the graph.
 pub fn names(spec: &ServiceDeploymentSpec) -> Vec<String> {
-    spec.depends_on.iter().map(|reference| resolve(reference, &spec.cluster_ref.name)).collect()
+    spec.depends_on
+        .iter()
+        .map(|reference| resolve(reference, &spec.cluster_ref.name))
+        .collect()
 }
 
 /// The dependencies of a set's services, in any variant of its template.
@@ -98,9 +105,18 @@ async fn judge_set(replica: &Replica, name: &Name) -> Result<Option<String>, Sto
     }
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
     let is_ready = holding(conditions, "Ready").is_some();
-    let lacks = if is_ready { None } else { look_at_heard(replica, name, &resource).await?.lacks() };
+    let lacks = if is_ready {
+        None
+    } else {
+        look_at_heard(replica, name, &resource).await?.lacks()
+    };
     let unhealthy = lacks.as_deref();
-    Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at, unhealthy }))
+    Ok(dependencies::judge_set(SetDependency {
+        name: &name.name,
+        set: Some(&set),
+        is_looked_at,
+        unhealthy,
+    }))
 }
 
 /// Counted once for all services that wait for the set.
@@ -116,7 +132,11 @@ async fn look_at_heard(replica: &Replica, name: &Name, resource: &Resource) -> R
 /// The reason why a service is not healthy at the revision that its sources have now, in one sentence. None: it is.
 pub async fn judge(replica: &Replica, name: &Name) -> Result<Option<String>, StoreError> {
     let Some((resource, _)) = resources::load::<ServiceDeployment>(&replica.store, name).await? else {
-        return Ok(dependencies::judge(Dependency { name: &name.name, service: None, decided: None }));
+        return Ok(dependencies::judge(Dependency {
+            name: &name.name,
+            service: None,
+            decided: None,
+        }));
     };
 
     // Read first what touches the service, then its row, then its status: each is written together with the one before,
@@ -139,7 +159,11 @@ pub async fn judge(replica: &Replica, name: &Name) -> Result<Option<String>, Sto
         text.as_deref().map(|text| read_json(&resource.uid, text)).transpose()
     };
     let Some(row) = row else {
-        return Ok(dependencies::judge(Dependency { name: &name.name, service: service.as_ref(), decided: None }));
+        return Ok(dependencies::judge(Dependency {
+            name: &name.name,
+            service: service.as_ref(),
+            decided: None,
+        }));
     };
 
     let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
@@ -152,7 +176,11 @@ pub async fn judge(replica: &Replica, name: &Name) -> Result<Option<String>, Sto
         newest: newest.as_deref(),
     };
 
-    Ok(dependencies::judge(Dependency { name: &name.name, service: service.as_ref(), decided: Some(decided) }))
+    Ok(dependencies::judge(Dependency {
+        name: &name.name,
+        service: service.as_ref(),
+        decided: Some(decided),
+    }))
 }
 
 /// The revision that a service's sources have now. If there are several sources, it is one that differs from the
@@ -162,8 +190,11 @@ async fn find_newest(
     row: &Assignment,
     is_untouched: bool,
 ) -> Result<Option<String>, StoreError> {
-    let candidate: Option<Candidate> =
-        row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+    let candidate: Option<Candidate> = row
+        .candidate
+        .as_deref()
+        .map(|text| read_json(&row.service_uid, text))
+        .transpose()?;
 
     // A pipeline may promote other texts with the same commit, and the revision's name does not show that.
     let served = load_revision(tables, &row.source_uid).await?;
@@ -185,7 +216,8 @@ async fn find_newest(
         let now = match &part.chart {
             Some(chart) => {
                 let row = load_chart(tables, &part.source_uid, (&chart.name, &chart.version)).await?;
-                row.filter(|row| !row.version.is_empty()).map(|row| format!("{}@{}", row.version, row.digest))
+                row.filter(|row| !row.version.is_empty())
+                    .map(|row| format!("{}@{}", row.version, row.digest))
             }
             None => {
                 let newest = load_revision(tables, &part.source_uid).await?;
@@ -240,7 +272,9 @@ pub async fn find_dependents(store: &Store, facts: &mut ServiceFacts) -> Result<
     let Name { namespace, name } = &facts.name;
     facts.dependents = dependents_of(&mut *store.tables().await?, namespace, name).await?;
     if !facts.dependents.is_empty() {
-        let graph = load_graph(store, &facts.name, names(&facts.service.spec)).await?.unwrap_or_default();
+        let graph = load_graph(store, &facts.name, names(&facts.service.spec))
+            .await?
+            .unwrap_or_default();
         if find_cycle(name, &graph).is_some() {
             facts.dependents.clear();
         }
@@ -271,7 +305,10 @@ pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
         stalled.map(|stalled| &stalled.status),
         rollout.map(|rollout| {
             let is_complete = rollout.phase == RolloutPhase::Complete;
-            (rollout.number, is_complete.then_some((status.clusters.ready, rollout.deferred)))
+            (
+                rollout.number,
+                is_complete.then_some((status.clusters.ready, rollout.deferred)),
+            )
         }),
     )
 }

@@ -37,7 +37,10 @@ pub async fn load_effective(
 ) -> Result<ServiceDeployment, StoreError> {
     let (member, held) = {
         let mut tables = replica.store.tables().await?;
-        (rollout_of_service(&mut tables, uid).await?, load_held(&mut tables, uid).await?)
+        (
+            rollout_of_service(&mut tables, uid).await?,
+            load_held(&mut tables, uid).await?,
+        )
     };
     effective(service, member.as_ref(), held.as_ref())
 }
@@ -46,10 +49,12 @@ fn read(held: &HeldService) -> Result<Option<ServiceDeploymentSpec>, StoreError>
     if held.spec.is_empty() {
         return Ok(None);
     }
-    serde_json::from_str(&held.spec).map(Some).map_err(|error| StoreError::Row {
-        what: format!("held spec of service {}", held.service_uid),
-        problem: error.to_string(),
-    })
+    serde_json::from_str(&held.spec)
+        .map(Some)
+        .map_err(|error| StoreError::Row {
+            what: format!("held spec of service {}", held.service_uid),
+            problem: error.to_string(),
+        })
 }
 
 /// Combines a held spec with those fields of the service's own that count at once: all that stops or narrows, and all
@@ -111,11 +116,20 @@ impl HeldLook {
     pub fn end(self, closed: Option<&Closed>, waits: bool) -> HeldNext {
         let row = closed.filter(|_| waits || self.restated).map(|closed| HeldService {
             service_uid: self.uid.clone(),
-            spec: self.known.as_ref().filter(|_| self.restated).map(|known| known.spec.clone()).unwrap_or_default(),
+            spec: self
+                .known
+                .as_ref()
+                .filter(|_| self.restated)
+                .map(|known| known.spec.clone())
+                .unwrap_or_default(),
             change_window: closed.by.clone(),
             until: closed.until.map_or(0, |until| until.as_second().max(1)),
         });
-        HeldNext { look: self, row, is_closed: closed.is_some() }
+        HeldNext {
+            look: self,
+            row,
+            is_closed: closed.is_some(),
+        }
     }
 }
 
@@ -141,7 +155,11 @@ impl HeldNext {
 
     /// `key`: key of the service.
     pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
-        let Self { look, row, is_closed: _ } = self;
+        let Self {
+            look,
+            row,
+            is_closed: _,
+        } = self;
         let found = load_held(tx, &look.uid).await?;
         let spec = |row: &Option<HeldService>| row.as_ref().map(|row| row.spec.clone()).unwrap_or_default();
         let (was, is) = (spec(&look.known), spec(&found));
@@ -159,7 +177,11 @@ impl HeldNext {
         };
 
         let next = match newer {
-            Some(spec) => Some(HeldService { service_uid: look.uid.clone(), spec, ..row.unwrap_or_default() }),
+            Some(spec) => Some(HeldService {
+                service_uid: look.uid.clone(),
+                spec,
+                ..row.unwrap_or_default()
+            }),
             None => row,
         };
 
@@ -193,12 +215,21 @@ mod tests {
             (service.spec.deletion_policy, service.spec.path)
         };
         let text = spec("Orphan", "old").to_string();
-        let member = MemberRollout { held_spec: text.clone(), ..MemberRollout::default() };
-        let held = HeldService { spec: text, ..HeldService::default() };
+        let member = MemberRollout {
+            held_spec: text.clone(),
+            ..MemberRollout::default()
+        };
+        let held = HeldService {
+            spec: text,
+            ..HeldService::default()
+        };
         let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         for (member, held) in [(Some(&member), None), (None, Some(&held))] {
             assert_eq!(counts(json!({}), member, held).1, "old");
-            assert_eq!(counts(deleted.clone(), member, held), (DeletionPolicy::Delete, "new".to_owned()));
+            assert_eq!(
+                counts(deleted.clone(), member, held),
+                (DeletionPolicy::Delete, "new".to_owned())
+            );
         }
     }
 }

@@ -18,7 +18,10 @@ const ZSTD_LEVEL: i32 = 3;
 const MAX_BYTES: usize = 2 << 20;
 
 fn read(row: &HookRow) -> Result<HookReport, StoreError> {
-    let damaged = |problem: String| StoreError::Row { what: format!("hook of service {}", row.service_uid), problem };
+    let damaged = |problem: String| StoreError::Row {
+        what: format!("hook of service {}", row.service_uid),
+        problem,
+    };
     let json = zstd::bulk::decompress(&row.body, MAX_BYTES).map_err(|error| damaged(error.to_string()))?;
     serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
 }
@@ -98,7 +101,10 @@ pub async fn load_runs(replica: &Replica, service_uid: &str, run: Option<&Digest
         if run.is_none() {
             (report.log, report.junit) = (None, None);
         }
-        all.push(HookRun { number: row.number.unsigned_abs(), report });
+        all.push(HookRun {
+            number: row.number.unsigned_abs(),
+            report,
+        });
     }
     Ok(all)
 }

@@ -125,7 +125,11 @@ impl Side {
             fetched: 0,
             taken: taken.clone(),
         };
-        Self { commit, revision, origin }
+        Self {
+            commit,
+            revision,
+            origin,
+        }
     }
 
     fn name(&self) -> String {
@@ -158,7 +162,9 @@ pub async fn measure(
         };
         let rows = assignments_of(&mut tables, &concerned).await?;
         let sets = sets_of_services(&mut tables, &concerned).await?.into_iter();
-        let sets: HashMap<_, _> = sets.map(|(service, set, step)| (service, (set, step == CANARIES))).collect();
+        let sets: HashMap<_, _> = sets
+            .map(|(service, set, step)| (service, (set, step == CANARIES)))
+            .collect();
         (all.len(), rows, sets)
     };
 
@@ -186,19 +192,40 @@ struct Concerned {
 impl Concerned {
     fn read(row: Assignment) -> Result<Self, StoreError> {
         let uid = &row.service_uid;
-        let read = |text: &Option<String>| text.as_deref().map(|text| read_json::<Candidate>(uid, text)).transpose();
+        let read = |text: &Option<String>| {
+            text.as_deref()
+                .map(|text| read_json::<Candidate>(uid, text))
+                .transpose()
+        };
         let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
         let Decided { why, .. } = read_json(uid, &row.why)?;
         // A service that is current and has something else assigned than its candidate is pinned.
         let is_pinned = why == Why::Current && assigned.is_some() && assigned != candidate;
-        Ok(Self { candidate, stands: why == Why::Suspended || is_pinned, row })
+        Ok(Self {
+            candidate,
+            stands: why == Why::Suspended || is_pinned,
+            row,
+        })
     }
 
     /// Services of one shape are made of the same files, at any revision.
     fn shape(&self) -> String {
-        let Some(candidate) = &self.candidate else { return self.row.service_uid.clone() };
-        let stated: Vec<_> = candidate.parts.iter().filter(|part| !part.dependency).map(shape_of_part).collect();
-        let Candidate { path, content_id, rendered, reads, .. } = candidate;
+        let Some(candidate) = &self.candidate else {
+            return self.row.service_uid.clone();
+        };
+        let stated: Vec<_> = candidate
+            .parts
+            .iter()
+            .filter(|part| !part.dependency)
+            .map(shape_of_part)
+            .collect();
+        let Candidate {
+            path,
+            content_id,
+            rendered,
+            reads,
+            ..
+        } = candidate;
         json!([path, content_id, rendered, reads, stated]).to_string()
     }
 
@@ -234,7 +261,10 @@ struct Affected {
 impl Affected {
     fn target(&self, replica: &Replica) -> ImpactTarget {
         let cluster = cluster_name(replica, &self.cluster_uid).unwrap_or_default();
-        ImpactTarget { service: self.name.clone(), cluster }
+        ImpactTarget {
+            service: self.name.clone(),
+            cluster,
+        }
     }
 
     fn is_heard(&self, replica: &Replica, clock: Clock) -> bool {
@@ -251,9 +281,13 @@ impl Comparison<'_> {
         named: &Named,
     ) -> Result<Comparison<'a>, ImpactError> {
         let machine = |error: BundleFailure| ImpactError::Machine(error.to_string());
-        let fetch = find_revision(replica, name, (source_uid, spec), named).await.map_err(ImpactError::Source)?;
+        let fetch = find_revision(replica, name, (source_uid, spec), named)
+            .await
+            .map_err(ImpactError::Source)?;
         let other = parse_commit(&fetch.commit).map_err(machine)?;
-        let mirror = open_mirror(&replica.access.mirrors, source_uid).await.map_err(machine)?;
+        let mirror = open_mirror(&replica.access.mirrors, source_uid)
+            .await
+            .map_err(machine)?;
 
         let served = load_revision(&mut *replica.store.tables().await?, source_uid).await?;
         let (mut base, mut is_served) = (None, false);
@@ -268,7 +302,16 @@ impl Comparison<'_> {
 
         let other = Side::new(source_uid, (&fetch.reference, other), &fetch.taken, Some(fetch.origin));
         let namespace = &name.namespace;
-        Ok(Comparison { replica, namespace, source_uid, mirror, base, is_served, other, began: Instant::now() })
+        Ok(Comparison {
+            replica,
+            namespace,
+            source_uid,
+            mirror,
+            base,
+            is_served,
+            other,
+            began: Instant::now(),
+        })
     }
 
     /// Groups and counts the services that are affected.
@@ -305,16 +348,30 @@ impl Comparison<'_> {
             };
 
             let path = concerned.path().to_owned();
-            let Assignment { service_uid, namespace, name, cluster_uid, .. } = concerned.row;
+            let Assignment {
+                service_uid,
+                namespace,
+                name,
+                cluster_uid,
+                ..
+            } = concerned.row;
             if !cluster_uid.is_empty() {
                 clusters.entry(effect).or_default().insert(cluster_uid.clone());
             }
 
             count(impact, effect).services += 1;
             let (set, is_canary) = sets.get(&service_uid).cloned().unwrap_or_default();
-            let group =
-                groups.entry((effect, set, shape)).or_insert_with(|| Group { path, message, ..Group::default() });
-            group.services.push(Affected { name, namespace, cluster_uid, is_canary });
+            let group = groups.entry((effect, set, shape)).or_insert_with(|| Group {
+                path,
+                message,
+                ..Group::default()
+            });
+            group.services.push(Affected {
+                name,
+                namespace,
+                cluster_uid,
+                is_canary,
+            });
         }
 
         for (effect, clusters) in clusters {
@@ -367,7 +424,10 @@ impl Comparison<'_> {
         };
 
         let mut ingredients = find_ingredients(self.replica, self.namespace, &service.spec).await?;
-        for found in ingredients.iter_mut().filter_map(|ingredient| ingredient.found.as_mut()) {
+        for found in ingredients
+            .iter_mut()
+            .filter_map(|ingredient| ingredient.found.as_mut())
+        {
             if found.object.uid == self.source_uid {
                 found.revision = Some(side.revision.clone());
                 found.origin = side.origin.clone().or_else(|| found.origin.take());
@@ -400,10 +460,17 @@ async fn list(replica: &Replica, groups: Groups, impact: &mut Impact) -> Result<
 
     // Also right after a start, only clusters that were heard lately count: a cluster without an agent could not show
     // anything.
-    let clock = Clock { started: 0, ..replica.clock.read() };
+    let clock = Clock {
+        started: 0,
+        ..replica.clock.read()
+    };
     for ((effect, set_uid, _), mut group) in groups {
         group.services.sort_unstable();
-        let clusters: BTreeSet<&str> = group.services.iter().map(|service| service.cluster_uid.as_str()).collect();
+        let clusters: BTreeSet<&str> = group
+            .services
+            .iter()
+            .map(|service| service.cluster_uid.as_str())
+            .collect();
         let first = group.services.iter().take(MAX_IMPACT_TARGETS);
         let targets = first.map(|service| service.target(replica));
         let is_heard = |service: &&Affected| service.is_heard(replica, clock);
@@ -433,5 +500,8 @@ async fn set_of(replica: &Replica, name: &Name) -> Result<Option<String>, StoreE
         return Ok(None);
     };
     let owners = service.metadata.owner_references.unwrap_or_default();
-    Ok(owners.into_iter().find(|owner| owner.kind == "ServiceSet").map(|owner| owner.name))
+    Ok(owners
+        .into_iter()
+        .find(|owner| owner.kind == "ServiceSet")
+        .map(|owner| owner.name))
 }

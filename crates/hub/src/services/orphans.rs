@@ -17,8 +17,16 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
     if objects.is_empty() {
         return None;
     }
-    let message = format!("{} in cluster {cluster} without a service: {}", count(&objects), names(&objects));
-    Some(Told { is_warning: false, reason: REASON.into(), message })
+    let message = format!(
+        "{} in cluster {cluster} without a service: {}",
+        count(&objects),
+        names(&objects)
+    );
+    Some(Told {
+        is_warning: false,
+        reason: REASON.into(),
+        message,
+    })
 }
 
 /// For a removal that did not wait for its silent agent.
@@ -28,7 +36,11 @@ pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
         [] => format!("{why}; it has not said which they are"),
         objects => format!("{why}; by its last report {}: {}", count(objects), names(objects)),
     };
-    Told { is_warning: true, reason: REASON.into(), message }
+    Told {
+        is_warning: true,
+        reason: REASON.into(),
+        message,
+    }
 }
 
 /// Objects that were not applied are not in the cluster, or are not the service's.
@@ -88,8 +100,14 @@ mod tests {
     fn fifty_objects_are_named_and_all_are_counted() {
         assert_eq!(left_by_agent("east", &[]), None);
         let said = |number| left_by_agent("east", &objects(number, "m")).unwrap().message;
-        assert_eq!(said(1), "1 object stays in cluster east without a service: ConfigMap web/m0");
-        assert_eq!(said(2), "2 objects stay in cluster east without a service: ConfigMap web/m0, ConfigMap web/m1");
+        assert_eq!(
+            said(1),
+            "1 object stays in cluster east without a service: ConfigMap web/m0"
+        );
+        assert_eq!(
+            said(2),
+            "2 objects stay in cluster east without a service: ConfigMap web/m0, ConfigMap web/m1"
+        );
         assert!(said(50).ends_with("ConfigMap web/m49"), "{}", said(50));
         assert!(said(60).starts_with("60 objects stay") && said(60).ends_with("ConfigMap web/m49 and 10 more"));
         // Names may be long, but an Event's message may not.
@@ -100,10 +118,16 @@ mod tests {
     #[test]
     fn a_silent_agent_may_never_have_named_an_object() {
         let silent = "the agent of cluster east is silent and lets go of the objects when it is back";
-        assert_eq!(left_by_hub("east", &[]).message, format!("{silent}; it has not said which they are"));
+        assert_eq!(
+            left_by_hub("east", &[]).message,
+            format!("{silent}; it has not said which they are")
+        );
         let mut reports = objects(2, "m");
         reports[1].sync = SyncState::Refused;
         let known = left_by_hub("east", &reports).message;
-        assert_eq!(known, format!("{silent}; by its last report 1 object stays: ConfigMap web/m0"));
+        assert_eq!(
+            known,
+            format!("{silent}; by its last report 1 object stays: ConfigMap web/m0")
+        );
     }
 }

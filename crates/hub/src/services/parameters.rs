@@ -66,13 +66,21 @@ pub struct Given {
 
 impl Default for Given {
     fn default() -> Self {
-        Self { mac: Ok(None), turn: 0, newer_problem: None }
+        Self {
+            mac: Ok(None),
+            turn: 0,
+            newer_problem: None,
+        }
     }
 }
 
 impl Given {
     pub fn problem(&self) -> Option<&str> {
-        self.mac.as_ref().err().or(self.newer_problem.as_ref()).map(String::as_str)
+        self.mac
+            .as_ref()
+            .err()
+            .or(self.newer_problem.as_ref())
+            .map(String::as_str)
     }
 }
 
@@ -105,7 +113,11 @@ impl Fresh {
     /// The document to store with its row; None: none is stored.
     pub fn document(&self) -> Option<Document> {
         let (ParameterRow { service_uid, mac, .. }, values) = (&self.resolved.row, self.kept.clone()?);
-        Some(Document { service_uid: service_uid.clone(), mac: mac.clone(), values })
+        Some(Document {
+            service_uid: service_uid.clone(),
+            mac: mac.clone(),
+            values,
+        })
     }
 }
 
@@ -120,7 +132,11 @@ pub struct Document {
 impl Document {
     /// Saves the document if the row that belongs to it was written.
     pub async fn save(self, tx: &mut Tx) -> Result<(), StoreError> {
-        let Self { service_uid, mac, values } = self;
+        let Self {
+            service_uid,
+            mac,
+            values,
+        } = self;
         match load_parameters(tx, &service_uid).await? {
             Some(row) if row.mac == mac => save_document(tx, &service_uid, &mac, &values.0).await,
             _ => Ok(()),
@@ -187,7 +203,11 @@ fn may_have(facts: &ServiceFacts) -> bool {
 
 /// The spec of the newest parameters: a member's own, even if a held one counts.
 fn newest_spec(facts: &ServiceFacts) -> &ServiceDeploymentSpec {
-    facts.member.as_ref().and_then(|member| member.own.as_deref()).unwrap_or(&facts.service.spec)
+    facts
+        .member
+        .as_ref()
+        .and_then(|member| member.own.as_deref())
+        .unwrap_or(&facts.service.spec)
 }
 
 /// Resolves the newest parameters; None: the row has them.
@@ -220,12 +240,19 @@ async fn resolve_newest(
             }
             problems => problem = describe_problems(problems),
         }
-        keys.extend(resolution.handed.into_iter().map(|Handed { kind, namespace, name, key }| ParameterKey {
-            kind,
-            namespace,
-            name,
-            key,
-        }));
+        keys.extend(resolution.handed.into_iter().map(
+            |Handed {
+                 kind,
+                 namespace,
+                 name,
+                 key,
+             }| ParameterKey {
+                kind,
+                namespace,
+                name,
+                key,
+            },
+        ));
         inputs = read;
     }
 
@@ -235,9 +262,23 @@ async fn resolve_newest(
     // The entry of a member changes when its change is released, and not before.
     let turn = known.turn + i64::from(row.is_some() && changed && !is_of_set);
 
-    let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
+    let row = ParameterRow {
+        service_uid: facts.uid.clone(),
+        stamp,
+        mac,
+        problem,
+        turn,
+        marks: known.marks,
+    };
     let (service, resolved) = (facts.name.clone(), Resolved { row, keys });
-    Ok(Some(Fresh { service, resolved, inputs, is_news, is_of_rollout, kept }))
+    Ok(Some(Fresh {
+        service,
+        resolved,
+        inputs,
+        is_news,
+        is_of_rollout,
+        kept,
+    }))
 }
 
 fn describe_problems(problems: &[Problem]) -> String {
@@ -269,7 +310,11 @@ async fn count(
             }
         }
     };
-    Ok(Given { mac, turn: newest.turn, newer_problem: newest.mac.err() })
+    Ok(Given {
+        mac,
+        turn: newest.turn,
+        newer_problem: newest.mac.err(),
+    })
 }
 
 /// The parameters in a service's published entry, even if an input has changed since. None: they were never resolved.
@@ -310,7 +355,9 @@ impl Newest {
             return Ok(Self::Own);
         }
         let stamp = stamp(identity, spec, cluster_uid);
-        let Some(row) = row.filter(|row| is_newest(row, &stamp)) else { return Ok(Self::Unresolved) };
+        let Some(row) = row.filter(|row| is_newest(row, &stamp)) else {
+            return Ok(Self::Unresolved);
+        };
         Ok(given(row)?.mac.ok().flatten().map_or(Self::Wrong, Self::Is))
     }
 
@@ -324,14 +371,20 @@ fn is_newest(row: &ParameterRow, stamp: &str) -> bool {
 }
 
 fn given(row: &ParameterRow) -> Result<Given, StoreError> {
-    let damaged =
-        |problem: String| StoreError::Row { what: format!("parameters of service {}", row.service_uid), problem };
+    let damaged = |problem: String| StoreError::Row {
+        what: format!("parameters of service {}", row.service_uid),
+        problem,
+    };
     let mac = match (row.mac.as_str(), row.problem.as_str()) {
         ("", "") => Ok(None),
         ("", problem) => Err(problem.to_owned()),
         (mac, _) => Ok(Some(mac.parse().map_err(|error| damaged(format!("{error}")))?)),
     };
-    Ok(Given { mac, turn: row.turn.unsigned_abs(), newer_problem: None })
+    Ok(Given {
+        mac,
+        turn: row.turn.unsigned_abs(),
+        newer_problem: None,
+    })
 }
 
 /// Identifies what a row was made for: the spec's parameters, the cluster, the format and the key. It uses the spec's
@@ -358,7 +411,11 @@ pub async fn load_versions(
             keys.insert(ServiceContext::key(&key));
             contexts.insert(name, found.map(|(_, context)| Arc::new(context.spec)));
         }
-        let of_map = |name| Key { kind: resources::config_maps(), namespace: namespace.to_owned(), name };
+        let of_map = |name| Key {
+            kind: resources::config_maps(),
+            namespace: namespace.to_owned(),
+            name,
+        };
         keys.extend(wanted.config_maps.into_iter().map(of_map));
         let secrets = wanted.secrets.into_iter().chain(wanted_through(spec, &contexts));
         keys.extend(secrets.map(|secret| secret_backends::key(namespace, &secret)));
@@ -406,7 +463,12 @@ pub async fn load(
     };
 
     reading.read(spec).await?;
-    let Reading { mut inputs, objects, bytes, .. } = reading;
+    let Reading {
+        mut inputs,
+        objects,
+        bytes,
+        ..
+    } = reading;
     let mut resolution = resolve(Inputs {
         uid,
         namespace: &name.namespace,
@@ -431,7 +493,10 @@ pub async fn load(
         inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
     }
 
-    let inputs = inputs.into_iter().map(|(key, version)| InputVersion { key, version }).collect();
+    let inputs = inputs
+        .into_iter()
+        .map(|(key, version)| InputVersion { key, version })
+        .collect();
     Ok((resolution, inputs))
 }
 
@@ -485,7 +550,11 @@ impl Reading<'_> {
             self.cache.bytes += read.bytes;
             self.cache.contexts.insert(key.clone(), read);
         }
-        let Read { version, content, bytes } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
+        let Read {
+            version,
+            content,
+            bytes,
+        } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
         self.note(ServiceContext::key(&key), version, bytes);
         self.objects.contexts.insert(name, content);
         Ok(())
@@ -496,18 +565,30 @@ impl Reading<'_> {
             return Ok(());
         }
         let key = Name::new(self.namespace, &name);
-        let stored = Key { kind: resources::config_maps(), namespace: key.namespace.clone(), name: name.clone() };
+        let stored = Key {
+            kind: resources::config_maps(),
+            namespace: key.namespace.clone(),
+            name: name.clone(),
+        };
         if !self.cache.config_maps.contains_key(&key) {
             let found = self.replica.store.get(&stored).await?;
             let read = found.map(|resource| {
                 let texts = texts_of_config_map(&resource.object);
-                Read { version: Some(resource.version), bytes: texts.bytes(), content: Some(Arc::new(texts)) }
+                Read {
+                    version: Some(resource.version),
+                    bytes: texts.bytes(),
+                    content: Some(Arc::new(texts)),
+                }
             });
             let read = read.unwrap_or_default();
             self.cache.bytes += read.bytes;
             self.cache.config_maps.insert(key.clone(), read);
         }
-        let Read { version, content, bytes } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
+        let Read {
+            version,
+            content,
+            bytes,
+        } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
         self.note(stored, version, bytes);
         self.objects.config_maps.insert(name, content);
         Ok(())
@@ -518,7 +599,11 @@ impl Reading<'_> {
             return Ok(());
         }
         let place = (self.namespace.to_owned(), secret);
-        let Read { version, content, bytes } = match self.cache.secrets.get(&place) {
+        let Read {
+            version,
+            content,
+            bytes,
+        } = match self.cache.secrets.get(&place) {
             Some(known) => known.clone(),
             None => {
                 let read = read_secret(self.replica, self.namespace, &place.1).await?;
@@ -536,19 +621,43 @@ async fn read_secret(replica: &Replica, namespace: &str, secret: &SecretName) ->
     let SecretContent { values, version } = replica.secret_backends.read(namespace, secret).await?;
     let values = match values {
         Ok(Some(values)) => values,
-        Ok(None) => return Ok(Read { version, content: Ok(None), bytes: 0 }),
-        Err(why) => return Ok(Read { version, content: Err(why), bytes: 0 }),
+        Ok(None) => {
+            return Ok(Read {
+                version,
+                content: Ok(None),
+                bytes: 0,
+            });
+        }
+        Err(why) => {
+            return Ok(Read {
+                version,
+                content: Err(why),
+                bytes: 0,
+            });
+        }
     };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
     let texts = Texts(values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
     // Bytes that are not text were read too.
-    let bytes = values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
-    Ok(Read { version, content: Ok(Some(Arc::new(texts))), bytes })
+    let bytes = values
+        .values()
+        .map(|value| value.len())
+        .sum::<usize>()
+        .max(texts.bytes());
+    Ok(Read {
+        version,
+        content: Ok(Some(Arc::new(texts))),
+        bytes,
+    })
 }
 
 fn texts_of_config_map(object: &Value) -> Texts {
     let map = |field: &str| object[field].as_object().into_iter().flatten();
     let texts = map("data").map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
     let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str()?).ok()?).ok();
-    Texts(texts.chain(map("binaryData").map(|(key, value)| (key.clone(), text(value)))).collect())
+    Texts(
+        texts
+            .chain(map("binaryData").map(|(key, value)| (key.clone(), text(value))))
+            .collect(),
+    )
 }

@@ -25,7 +25,9 @@ const AT_ONCE: usize = 50;
 
 pub async fn run(replica: Arc<Replica>, shutdown: CancellationToken) {
     shutdown.run_until_cancelled(tell_refused(&replica)).await;
-    let Some(secrets) = replica.secret_backends.external() else { return };
+    let Some(secrets) = replica.secret_backends.external() else {
+        return;
+    };
     let work = async { tokio::join!(secrets.run(), follow(&replica, secrets)) };
     shutdown.run_until_cancelled(work).await;
 }
@@ -42,7 +44,9 @@ async fn tell_refused(replica: &Replica) {
 async fn mark_refused(replica: &Replica) -> Result<(), StoreError> {
     let mut refused = secrets_of_backends(&mut *replica.store.tables().await?).await?;
     refused.retain(|(kind, namespace, name)| {
-        let Some((backend, reference)) = named(kind, namespace, name) else { return false };
+        let Some((backend, reference)) = named(kind, namespace, name) else {
+            return false;
+        };
         let secrets = replica.secret_backends.external();
         secrets.is_none_or(|secrets| !secrets.allows(&backend, &reference))
     });
@@ -103,7 +107,9 @@ async fn keep_used(replica: &Replica, secrets: &ExternalSecrets) -> Result<(), S
     let all = secrets_of_backends(&mut *replica.store.tables().await?).await?;
     let mut used = HashSet::with_capacity(all.len());
     for (kind, namespace, name) in all {
-        let Some((backend, reference)) = named(&kind, &namespace, &name) else { continue };
+        let Some((backend, reference)) = named(&kind, &namespace, &name) else {
+            continue;
+        };
         // If a secret is not read, its services report the reason.
         let _ = secrets.get(&backend, &reference).await;
         used.insert(reference.id(&backend));
@@ -130,7 +136,14 @@ async fn tell(replica: &Replica, changed: Vec<Changed>) -> Result<(), StoreError
     let told = replica.store.transact(move |tx| {
         Box::pin(async move {
             let mut told = Vec::new();
-            for Changed { backend, reference, keys, is_age, kept } in changed {
+            for Changed {
+                backend,
+                reference,
+                keys,
+                is_age,
+                kept,
+            } in changed
+            {
                 if let Some(kept) = kept {
                     tx.save_kept(&reference.id(&backend), kept.read, &kept.values).await?;
                 }
@@ -145,7 +158,9 @@ async fn tell(replica: &Replica, changed: Vec<Changed>) -> Result<(), StoreError
         })
     });
     // Conditions of these services say whether their values are stale.
-    told.await?.into_iter().for_each(|(namespace, name)| replica.queues.summaries.add(Name { namespace, name }));
+    told.await?
+        .into_iter()
+        .for_each(|(namespace, name)| replica.queues.summaries.add(Name { namespace, name }));
     replica.signals.dirty.notify_one();
     Ok(())
 }
@@ -158,6 +173,9 @@ fn named(kind: &str, namespace: &str, name: &str) -> Option<(String, Reference)>
 
 /// The index entry of a secret's keys.
 fn place<'a>(backend: &str, reference: &'a Reference) -> (String, &'a str, &'a str) {
-    let secret = SecretName { backend: Some(backend.to_owned()), name: reference.path.clone() };
+    let secret = SecretName {
+        backend: Some(backend.to_owned()),
+        name: reference.path.clone(),
+    };
     (secret.index_kind(), &reference.namespace, &reference.path)
 }

@@ -50,11 +50,14 @@ pub async fn load(
         let object = &resource.object;
         let secret_type = object["type"].as_str().unwrap_or("Opaque").to_owned();
         if secret_type == TOKEN_TYPE {
-            return Ok(Err(format!("Secret {name} is of type {TOKEN_TYPE}, which no other API server takes")));
+            return Ok(Err(format!(
+                "Secret {name} is of type {TOKEN_TYPE}, which no other API server takes"
+            )));
         }
         let data = object["data"].as_object().into_iter().flatten();
-        let data: BTreeMap<_, _> =
-            data.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
+        let data: BTreeMap<_, _> = data
+            .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
+            .collect();
         secrets.0.insert(name.clone(), SecretValue { secret_type, data });
     }
 
@@ -64,8 +67,10 @@ pub async fn load(
 
     let json = Zeroizing::new(serde_json::to_vec(&secrets).map_err(StoreError::abort)?);
     if json.len() > MAX_SECRET_BYTES {
-        let problem =
-            format!("the Secrets of the service have {} bytes; at most {MAX_SECRET_BYTES} are sent", json.len());
+        let problem = format!(
+            "the Secrets of the service have {} bytes; at most {MAX_SECRET_BYTES} are sent",
+            json.len()
+        );
         return Ok(Err(problem));
     }
     Ok(Ok(json))

@@ -23,14 +23,21 @@ use crate::{
 
 /// The rules in force; None: there are none.
 pub async fn load(store: &Store) -> Result<Option<HealthRules>, StoreError> {
-    let rules = list(store).await?.iter().map(|(resource, rule)| named(resource, rule)).collect();
+    let rules = list(store)
+        .await?
+        .iter()
+        .map(|(resource, rule)| named(resource, rule))
+        .collect();
     let rules = select(rules).in_force;
     Ok((!rules.is_empty()).then_some(HealthRules { rules }))
 }
 
 /// A rule was written or deleted, so every cluster's state may change.
 pub async fn follow(replica: &Replica) -> Result<(), StoreError> {
-    replica.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
+    replica
+        .store
+        .transact(|tx| Box::pin(async move { mark_all(tx).await }))
+        .await?;
     replica.signals.dirty.notify_one();
     tell(&replica.store).await
 }
@@ -41,7 +48,11 @@ pub async fn tell(store: &Store) -> Result<(), StoreError> {
     let selection = select(rows.iter().map(|(resource, rule)| named(resource, rule)).collect());
     for (resource, rule) in &rows {
         let verdicts = judge(rule, selection.unused.get(&resource.key.name));
-        let previous = rule.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let previous = rule
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice())
+            .unwrap_or_default();
         let generation = rule.metadata.generation.unwrap_or(0);
         let status = HealthRuleStatus {
             observed_generation: Some(generation),
@@ -75,5 +86,8 @@ async fn list(store: &Store) -> Result<Vec<(Resource, HealthRule)>, StoreError> 
 }
 
 fn named(resource: &Resource, rule: &HealthRule) -> NamedRule {
-    NamedRule { name: resource.key.name.clone(), rule: rule.spec.clone() }
+    NamedRule {
+        name: resource.key.name.clone(),
+        rule: rule.spec.clone(),
+    }
 }

@@ -43,10 +43,19 @@ use crate::{
 
 pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
-    let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+    let Some((resource, service)) = found else {
+        return Ok(Next::OnChange);
+    };
 
     let rows = load_service_rows(&mut *replica.store.tables().await?, &resource.uid).await?;
-    let ServiceRows { assignment: row, held, member, origin: known, parameters: handed, report } = rows;
+    let ServiceRows {
+        assignment: row,
+        held,
+        member,
+        origin: known,
+        parameters: handed,
+        report,
+    } = rows;
     // `assign_revisions` runs first, and requeues the summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
@@ -101,7 +110,10 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
     });
 
     // Before the status says that it is held: if this fails, the next reconcile still sees the service as newly held.
-    if let Some(report) = said.as_ref().filter(|report| report.entry == entry.digest() && !facts.deleting()) {
+    if let Some(report) = said
+        .as_ref()
+        .filter(|report| report.entry == entry.digest() && !facts.deleting())
+    {
         let standing = freeze_prunes::Standing {
             service_uid: &resource.uid,
             report,
@@ -162,7 +174,11 @@ async fn tell_others(
     }
 
     let (namespace, name) = (&resource.key.namespace, &resource.key.name);
-    for target in notifications.targets(namespace, (EventKind::ServiceDeployment, name), &labels(&resource.object)) {
+    for target in notifications.targets(
+        namespace,
+        (EventKind::ServiceDeployment, name),
+        &labels(&resource.object),
+    ) {
         if target.spec.r#type.is_git_host() {
             continue;
         }
@@ -176,7 +192,10 @@ async fn tell_others(
         };
         let posting = service_posting(notifications, &target, &resource.uid, news);
         let told = posting.clone();
-        replica.store.transact(move |tx| Box::pin(async move { told.save(tx).await })).await?;
+        replica
+            .store
+            .transact(move |tx| Box::pin(async move { told.save(tx).await }))
+            .await?;
         posting.wake(notifications);
     }
     Ok(())
@@ -221,9 +240,13 @@ async fn describe_stale(replica: &Replica, uid: &str) -> Result<Option<String>, 
     let handed = backend_secrets_of_service(&mut *replica.store.tables().await?, uid).await?;
     let mut told = Vec::new();
     for (kind, namespace, name) in handed {
-        let Some(secret) = SecretName::of_index(&kind, &name) else { continue };
+        let Some(secret) = SecretName::of_index(&kind, &name) else {
+            continue;
+        };
 
-        let Some(Stale { since, error }) = replica.secret_backends.stale(&namespace, &secret) else { continue };
+        let Some(Stale { since, error }) = replica.secret_backends.stale(&namespace, &secret) else {
+            continue;
+        };
         let since = Timestamp::from_second(since).map_or_else(|_| "before".to_owned(), |since| since.to_string());
         told.push(format!("{} is as it was read at {since}: {error}", secret.name));
     }
@@ -239,7 +262,9 @@ async fn describe_stale(replica: &Replica, uid: &str) -> Result<Option<String>, 
 
 /// Whether the agent has applied exactly this entry, and found nothing to prune.
 fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
-    let Action::Apply(deployment) = &entry.action else { return false };
+    let Action::Apply(deployment) = &entry.action else {
+        return false;
+    };
     let may_prune = deployment.prune || deployment.hold_prune.is_some();
     may_prune
         && report.is_some_and(|report| {
@@ -249,7 +274,9 @@ fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
 
 /// No object of another origin is left, so save the assigned origin as the one that the objects come from.
 async fn trust_origin(replica: &Replica, facts: &ServiceFacts, cluster_uid: &str) -> Result<(), StoreError> {
-    let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
+    let Some(assigned) = facts.assigned_origin() else {
+        return Ok(());
+    };
     let origin = assigned.or(facts.origin.as_ref());
     if facts.origin.as_ref() == Some(&origin) {
         return Ok(());
@@ -260,7 +287,11 @@ async fn trust_origin(replica: &Replica, facts: &ServiceFacts, cluster_uid: &str
     let saved = replica.store.transact(move |tx| {
         Box::pin(async move {
             save_service_origin(tx, &service_uid, &origin).await?;
-            if was_held { mark_cluster(tx, &cluster_uid).await } else { Ok(()) }
+            if was_held {
+                mark_cluster(tx, &cluster_uid).await
+            } else {
+                Ok(())
+            }
         })
     });
     saved.await?;
@@ -277,9 +308,13 @@ pub fn is_removed(report: Option<&ServiceReport>, entry: &Entry) -> bool {
 }
 
 async fn load_cluster(replica: &Replica, row: &Assignment) -> Result<Option<ClusterFacts>, StoreError> {
-    let Some(state) = replica.memory.clusters.get(&row.cluster_uid) else { return Ok(None) };
+    let Some(state) = replica.memory.clusters.get(&row.cluster_uid) else {
+        return Ok(None);
+    };
     let name = Name::new(&state.namespace, &state.name);
-    Ok(ClusterFacts::load(replica, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
+    Ok(ClusterFacts::load(replica, &name)
+        .await?
+        .filter(|cluster| cluster.uid == row.cluster_uid))
 }
 
 /// A service without a cluster has no agent; this entry is only for its status.
@@ -289,6 +324,8 @@ fn unplaced_entry(facts: &ServiceFacts) -> (Entry, Why) {
         namespace: facts.name.namespace.clone(),
         name: facts.name.name.clone(),
     };
-    let action = Action::Hold { reason: "the cluster does not exist".to_owned() };
+    let action = Action::Hold {
+        reason: "the cluster does not exist".to_owned(),
+    };
     (Entry { service, action }, facts.why.clone())
 }

@@ -44,7 +44,11 @@ pub async fn note_assignment(
     stated: Stated<'_>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
-    let last = load_newest_version(tx, service_uid).await?.as_ref().map(read).transpose()?;
+    let last = load_newest_version(tx, service_uid)
+        .await?
+        .as_ref()
+        .map(read)
+        .transpose()?;
     let next = Version::new(last.as_ref(), candidate, stated, now);
     append(tx, service_uid, (last, &next), now).await
 }
@@ -61,7 +65,10 @@ async fn append(
     {
         save_version(tx, &row(service_uid, &last)?).await?;
     }
-    let (next, good) = (row(service_uid, next)?, i64::try_from(next.good_before).unwrap_or_default());
+    let (next, good) = (
+        row(service_uid, next)?,
+        i64::try_from(next.good_before).unwrap_or_default(),
+    );
     save_version(tx, &next).await?;
     trim_history(tx, service_uid, (next.number, good), KEPT).await
 }
@@ -74,7 +81,9 @@ pub async fn note_report(
     entry: &Entry,
     report: Option<&ServiceReport>,
 ) -> Result<(), StoreError> {
-    let (Action::Apply(deployment), Some(assigned)) = (&entry.action, &facts.assigned) else { return Ok(()) };
+    let (Action::Apply(deployment), Some(assigned)) = (&entry.action, &facts.assigned) else {
+        return Ok(());
+    };
     let now = Timestamp::now();
     let newest = load_newest_version(&mut *replica.store.tables().await?, &facts.uid).await?;
     let mut version = match &newest {
@@ -87,7 +96,11 @@ pub async fn note_report(
         true => load_versions(&mut *replica.store.tables().await?, &facts.uid).await?,
         false => Vec::new(),
     };
-    let handed = if is_its { version.hand(deployment.parameters, &others, now) } else { Handed::Same };
+    let handed = if is_its {
+        version.hand(deployment.parameters, &others, now)
+    } else {
+        Handed::Same
+    };
     let is_handed = handed != Handed::Same;
 
     // The newest version before this report, if other parameters make a version with a number of its own.
@@ -134,7 +147,11 @@ pub async fn load_pinned(
     service_uid: &str,
     bundle: &Digest,
 ) -> Result<Result<Version, Trouble>, StoreError> {
-    let found = load_version(tables, service_uid, bundle).await?.as_ref().map(read).transpose()?;
+    let found = load_version(tables, service_uid, bundle)
+        .await?
+        .as_ref()
+        .map(read)
+        .transpose()?;
     let message = || {
         format!(
             "{bundle} is not in the history of this service, which holds the last {KEPT} versions that were assigned to it"
@@ -145,7 +162,11 @@ pub async fn load_pinned(
 
 /// Candidates that were assigned before, newest first.
 pub async fn load_candidates(tables: &mut Connection, service_uid: &str) -> Result<Vec<Candidate>, StoreError> {
-    Ok(load_versions(tables, service_uid).await?.iter().map(Version::candidate).collect())
+    Ok(load_versions(tables, service_uid)
+        .await?
+        .iter()
+        .map(Version::candidate)
+        .collect())
 }
 
 /// All versions of the history, newest first.

@@ -91,7 +91,11 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
     // Notifications select sets by labels.
     match metadata.get("labels") {
         Some(labels) => object["metadata"]["labels"] = labels.clone(),
-        None => drop(object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("labels"))),
+        None => drop(
+            object["metadata"]
+                .as_object_mut()
+                .and_then(|metadata| metadata.remove("labels")),
+        ),
     }
 
     let is_new_spec = object["spec"] != spec;
@@ -116,7 +120,11 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
     }
 
     let object = manage(&kind, "", Some(&found.object), object, now);
-    Some(Change::Replace { uid: found.uid.clone(), version: found.version, object })
+    Some(Change::Replace {
+        uid: found.uid.clone(),
+        version: found.version,
+        object,
+    })
 }
 
 /// `said`: the set that was made, or the conditions that say why there is none.
@@ -133,10 +141,16 @@ async fn write_status(
             let of_set = set.status.unwrap_or_default();
             let is_current =
                 of_set.observed_generation.is_some() && of_set.observed_generation == set.metadata.generation;
-            let mut status = ServiceSetStatus { observed_generation: previous.observed_generation, ..of_set };
+            let mut status = ServiceSetStatus {
+                observed_generation: previous.observed_generation,
+                ..of_set
+            };
             if is_current {
                 status.observed_generation = Some(generation);
-                status.conditions.iter_mut().for_each(|condition| condition.observed_generation = Some(generation));
+                status
+                    .conditions
+                    .iter_mut()
+                    .for_each(|condition| condition.observed_generation = Some(generation));
             }
             status
         }

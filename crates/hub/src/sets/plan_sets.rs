@@ -35,7 +35,12 @@ pub async fn plan(
     let kept = set_versions::apply_pin(&mut *replica.store.tables().await?, set_uid, set.clone()).await?;
     let set = &match kept {
         Ok(kept) => kept,
-        Err(why) => return Ok(Err(vec![SpecProblem { field: "pin.version".to_owned(), why }])),
+        Err(why) => {
+            return Ok(Err(vec![SpecProblem {
+                field: "pin.version".to_owned(),
+                why,
+            }]));
+        }
     };
     let template = match Template::read(&name.name, &set.spec) {
         Ok(template) => template,
@@ -45,7 +50,15 @@ pub async fn plan(
     let grants = load_grants_for(&replica.store, &name.namespace).await?;
     let rows = members_of_set(&mut *replica.store.tables().await?, set_uid).await?;
     let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
-    let mut stamper = Stamper { replica, name, set_uid, set, template, grants, urls: SourceUrls::default() };
+    let mut stamper = Stamper {
+        replica,
+        name,
+        set_uid,
+        set,
+        template,
+        grants,
+        urls: SourceUrls::default(),
+    };
 
     let mut plan = SetPlan::default();
     let mut pages = ClusterPages::of(&name.namespace);
@@ -55,13 +68,19 @@ pub async fn plan(
             let step = stamper.examine(&cluster, row, found).await?;
             if !matches!(step, Step::NotGranted) {
                 rows.remove(&cluster.uid);
-                note(&mut plan, format!("{}/{}", cluster.key.namespace, cluster.key.name), step);
+                note(
+                    &mut plan,
+                    format!("{}/{}", cluster.key.namespace, cluster.key.name),
+                    step,
+                );
             }
         }
     }
 
     let losing = rows.values().filter(|row| !row.has_left() && row.has_service());
-    plan.dropped = losing.filter_map(|row| cluster_name(replica, &row.cluster_uid)).collect();
+    plan.dropped = losing
+        .filter_map(|row| cluster_name(replica, &row.cluster_uid))
+        .collect();
     let counts = &mut plan.counts;
     counts.dropped = plan.dropped.len();
     let kept = counts.added + counts.changed + counts.unchanged + counts.errors;
@@ -123,7 +142,10 @@ impl Place {
             Selected::Step(_) if text.is_empty() => ("", ""),
             Selected::Step(_) => text.split_once('/')?,
         };
-        Some(Self { service_name: service_name.to_owned(), cluster_uid: cluster_uid.to_owned() })
+        Some(Self {
+            service_name: service_name.to_owned(),
+            cluster_uid: cluster_uid.to_owned(),
+        })
     }
 
     fn behind(row: &SetMember, selected: Selected) -> String {
@@ -153,7 +175,10 @@ pub async fn members(
         }
     };
     let is_whole = rows.len() == limit as usize;
-    let next = rows.last().filter(|_| is_whole).map(|last| Place::behind(last, selected));
+    let next = rows
+        .last()
+        .filter(|_| is_whole)
+        .map(|last| Place::behind(last, selected));
     Ok((tell(replica, (name, resource), rows).await?, next))
 }
 
@@ -170,13 +195,20 @@ pub async fn member(
 /// Counts the rollout of a set; reads all of its members.
 pub async fn survey(replica: &Replica, (name, resource): (&Name, &Resource)) -> Result<RolloutSurvey, StoreError> {
     let set: ServiceSet = resources::parse(resource)?;
-    let Count { survey, open, waits_for } = rollouts::count(replica, name, (resource, &set)).await?;
+    let Count {
+        survey,
+        open,
+        waits_for,
+    } = rollouts::count(replica, name, (resource, &set)).await?;
     let mut named: Vec<&str> = open.iter().chain(&waits_for).map(String::as_str).collect();
     named.sort_unstable();
     named.dedup();
     let rows = members_on(&mut *replica.store.tables().await?, &resource.uid, &named).await?;
     let uids: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
-    let told: HashMap<String, Member> = uids.into_iter().zip(tell(replica, (name, resource), rows).await?).collect();
+    let told: HashMap<String, Member> = uids
+        .into_iter()
+        .zip(tell(replica, (name, resource), rows).await?)
+        .collect();
     Ok(RolloutSurvey {
         waits_for: waits_for.and_then(|uid| told.get(&uid).cloned()),
         // A member that has finished since it was counted is shown as it is now.
@@ -198,12 +230,21 @@ async fn tell(
     let set: ServiceSet = resources::parse(resource)?;
     let uids: Vec<&str> = rows.iter().map(|row| row.cluster_uid.as_str()).collect();
     let mut told = rollouts::tell_members(replica, name, (resource, &set), &uids).await?;
-    Ok(rows.into_iter().map(|row| member_of(replica, told.remove(&row.cluster_uid), row)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| member_of(replica, told.remove(&row.cluster_uid), row))
+        .collect())
 }
 
 fn member_of(replica: &Replica, told: Option<Told>, row: SetMember) -> Member {
     let is_rolled = told.is_some();
-    let Told { step, standing, progress, since, versions } = told.unwrap_or_default();
+    let Told {
+        step,
+        standing,
+        progress,
+        since,
+        versions,
+    } = told.unwrap_or_default();
     Member {
         cluster: cluster_name(replica, &row.cluster_uid).unwrap_or_default(),
         state: match () {
@@ -212,7 +253,11 @@ fn member_of(replica: &Replica, told: Option<Told>, row: SetMember) -> Member {
             () if row.ready == 1 => MemberState::Ready,
             () => MemberState::Progressing,
         },
-        service: if row.has_service() { row.service_name } else { String::new() },
+        service: if row.has_service() {
+            row.service_name
+        } else {
+            String::new()
+        },
         message: row.problem,
         step,
         standing,

@@ -61,9 +61,17 @@ pub async fn advance(
     (resource, set): (&Resource, &ServiceSet),
     scope: &Scope,
 ) -> Result<Option<Advance>, StoreError> {
-    let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
+    let Ok(policy) = Policy::of(&set.spec.rollout) else {
+        return Ok(None);
+    };
     let sight = Sight::load(replica, name, (resource, set), &policy, scope).await?;
-    let Sight { rows, resting, target, before, .. } = &sight;
+    let Sight {
+        rows,
+        resting,
+        target,
+        before,
+        ..
+    } = &sight;
     let clock = replica.clock.read();
     let gate = Gate::of(name, resource, set);
     let members = Members::read(replica, &policy, (rows, resting), &target.sources, (clock, &gate))?;
@@ -72,15 +80,31 @@ pub async fn advance(
     let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
     let of = (name, resource.uid.as_str(), set);
     let begins_by_it = |index: &usize| gate.stated(replica, &rows[*index].row).is_some();
-    let overridden = gate.overridden.as_ref().filter(|_| decision.released.iter().any(begins_by_it));
+    let overridden = gate
+        .overridden
+        .as_ref()
+        .filter(|_| decision.released.iter().any(begins_by_it));
     let words = (target.revision.as_str(), overridden);
 
     let note = set_versions::note(replica, of, (&before.state, &decision), words).await?;
-    let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
+    let news = News {
+        policy: &policy,
+        before: &before.state,
+        decision: &decision,
+        members: &of_set,
+        clock,
+    };
     let postings = news.find(replica, name, resource, target);
 
     let generation = set.metadata.generation;
-    let is_saved = save(replica, (resource, generation), (&sight, &members.steps), &decision, (note, postings)).await?;
+    let is_saved = save(
+        replica,
+        (resource, generation),
+        (&sight, &members.steps),
+        &decision,
+        (note, postings),
+    )
+    .await?;
     if !is_saved {
         return Ok(None);
     }
@@ -94,16 +118,28 @@ pub async fn advance(
 
     // These members were resolved for another version than the one the set is pinned at now.
     for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
-        replica.queues.services.add(Name::new(&name.namespace, &outdated.row.service_name));
+        replica
+            .queues
+            .services
+            .add(Name::new(&name.namespace, &outdated.row.service_name));
     }
     for index in decision.released.iter().chain(&decision.retracted) {
-        replica.queues.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
+        replica
+            .queues
+            .services
+            .add(Name::new(&name.namespace, &rows[*index].row.service_name));
     }
 
     let last_good = decision.state.last_good.map(|good| good.number);
     let frozen = members.frozen();
     let (counts, next_look) = (decision.counts, decision.next_look);
-    Ok(Some(Advance { status: tell(&decision), counts, last_good, next_look, frozen }))
+    Ok(Some(Advance {
+        status: tell(&decision),
+        counts,
+        last_good,
+        next_look,
+        frozen,
+    }))
 }
 
 #[cfg(test)]

@@ -65,7 +65,10 @@ pub async fn list(tables: &mut Connection, set_uid: &str) -> Result<Vec<SetVersi
 /// Revision of a version; None: the version is not known.
 pub async fn load_revision(replica: &Replica, set_uid: &str, number: u64) -> Result<Option<String>, StoreError> {
     let text = load_set_version(&mut *replica.store.tables().await?, set_uid, key(number)).await?;
-    Ok(text.map(|text| read(set_uid, &text)).transpose()?.map(|version| version.told.revision))
+    Ok(text
+        .map(|text| read(set_uid, &text))
+        .transpose()?
+        .map(|version| version.told.revision))
 }
 
 /// Returns a set with its pinned version applied, or what is wrong with the pin.
@@ -110,7 +113,10 @@ pub async fn follow_pin(replica: &Replica, set_uid: &str, set: &ServiceSet) -> R
         return Ok(false);
     }
     let set_uid = set_uid.to_owned();
-    replica.store.transact(move |tx| Box::pin(async move { save_set_pin(tx, &set_uid, pin).await })).await?;
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { save_set_pin(tx, &set_uid, pin).await }))
+        .await?;
     Ok(true)
 }
 
@@ -134,7 +140,10 @@ pub async fn find_candidate(
         let history = versions::load_versions(&mut tables, &sibling).await?;
         // Another variant of the template deploys something else.
         let is_same = |candidate: &Candidate| own.is_some_and(|own| own.path == candidate.path);
-        if let Some(candidate) = version_at(&history, rollout).map(|version| version.candidate()).filter(is_same) {
+        if let Some(candidate) = version_at(&history, rollout)
+            .map(|version| version.candidate())
+            .filter(is_same)
+        {
             return Ok(Ok(candidate));
         }
     }
@@ -192,24 +201,43 @@ pub async fn note(
 
     let policy = &set.spec.rollout;
     let was_paused = is_paused(&version.told);
-    let by = set.status.as_ref().and_then(|status| status.changed_by.clone()).unwrap_or_default();
+    let by = set
+        .status
+        .as_ref()
+        .and_then(|status| status.changed_by.clone())
+        .unwrap_or_default();
     let is_new_word = |word: &&Said| {
         let orders = &version.told.orders;
-        !orders.iter().any(|order| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason)
+        !orders
+            .iter()
+            .any(|order| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason)
     };
     if let Some(Said { by, reason }) = overridden.filter(|word| state.open && is_new_word(word)) {
         let (by, reason) = (by.clone(), reason.clone());
-        version.told.orders.push(SetOrder { at: now.clone(), by, what: OVERRIDE.to_owned(), reason });
+        version.told.orders.push(SetOrder {
+            at: now.clone(),
+            by,
+            what: OVERRIDE.to_owned(),
+            reason,
+        });
     }
 
     let mut said = |what: String, reason: &str| {
         tracing::info!(set = %name, number = state.number, by, what, reason, "a person's word on a rollout");
         let (by, reason) = (by.clone(), reason.to_owned());
-        version.told.orders.push(SetOrder { at: now.clone(), by, what, reason });
+        version.told.orders.push(SetOrder {
+            at: now.clone(),
+            by,
+            what,
+            reason,
+        });
     };
 
     if let Some(pin) = set.spec.pin.as_ref().filter(|_| is_new) {
-        said(format!("roll back to {}", pin.version), pin.reason.as_deref().unwrap_or_default());
+        said(
+            format!("roll back to {}", pin.version),
+            pin.reason.as_deref().unwrap_or_default(),
+        );
     }
     if before.obeyed != state.obeyed
         && let Some(order) = policy.order.as_ref().filter(|order| order.number == state.number)
@@ -246,20 +274,33 @@ pub async fn note(
             let mut left = read(set_uid, &text)?;
             if left.told.ended.is_none() {
                 left.told.ended = Some(now.clone());
-                ended.push((number.unsigned_abs(), serde_json::to_string(&left).map_err(StoreError::abort)?));
+                ended.push((
+                    number.unsigned_abs(),
+                    serde_json::to_string(&left).map_err(StoreError::abort)?,
+                ));
             }
         }
     }
 
     let pin = set.spec.pin.as_ref().map_or(0, |pin| key(pin.version));
     let good = state.last_good.map_or(0, |good| key(good.number));
-    Ok(Some(Note { number: state.number, version: next, ended, needed: [pin, good] }))
+    Ok(Some(Note {
+        number: state.number,
+        version: next,
+        ended,
+        needed: [pin, good],
+    }))
 }
 
 /// Whether the last order of this kind paused the rollout.
 fn is_paused(version: &SetVersion) -> bool {
     let said = |order: &&SetOrder| matches!(order.what.as_str(), "pause" | "resume");
-    version.orders.iter().rev().find(said).is_some_and(|order| order.what == "pause")
+    version
+        .orders
+        .iter()
+        .rev()
+        .find(said)
+        .is_some_and(|order| order.what == "pause")
 }
 
 fn describe(order: &farwater_api::rollout::RolloutOrder) -> String {
@@ -272,7 +313,12 @@ fn describe(order: &farwater_api::rollout::RolloutOrder) -> String {
 
 /// Called in the transaction that saves the decision.
 pub async fn save(tx: &mut Tx, set_uid: &str, note: &Note) -> Result<(), StoreError> {
-    let Note { number, version, ended, needed } = note;
+    let Note {
+        number,
+        version,
+        ended,
+        needed,
+    } = note;
     for (number, version) in ended {
         save_set_version(tx, set_uid, (key(*number), version)).await?;
     }

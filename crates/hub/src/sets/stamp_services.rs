@@ -61,7 +61,10 @@ async fn stamp_set(replica: &Replica, name: &Name, scope: &Scope) -> Result<Next
         return remove_set(replica, name, &resource, &set).await;
     }
 
-    replica.memory.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+    replica
+        .memory
+        .sets
+        .know(name, &resource.uid, &set.spec.cluster_selector);
     let overridden = OVERRIDE.check::<ServiceSet>(replica, name, &resource).await?;
     match overridden {
         approvals::Standing::None => {}
@@ -94,7 +97,9 @@ async fn stamp_set(replica: &Replica, name: &Name, scope: &Scope) -> Result<Next
         Ok(template) => template,
         // A hub that accepted other expressions wrote this spec. Nothing is created and nothing is deleted.
         Err(problems) => {
-            let told = problems.iter().map(|problem| format!("spec.{}: {}", problem.field, problem.why));
+            let told = problems
+                .iter()
+                .map(|problem| format!("spec.{}: {}", problem.field, problem.why));
             let verdicts = Verdict::stalled("SpecInvalid", told.collect::<Vec<_>>().join("; "));
             let tally = Tally::load(replica, &resource.uid).await?;
             write_status(replica, name, (&resource, &set), (tally, verdicts, None)).await?;
@@ -104,7 +109,15 @@ async fn stamp_set(replica: &Replica, name: &Name, scope: &Scope) -> Result<Next
 
     let grants = load_grants_for(&replica.store, &name.namespace).await?;
     let urls = SourceUrls::default();
-    let mut stamper = Stamper { replica, name, set_uid: &resource.uid, set: &set, template, grants, urls };
+    let mut stamper = Stamper {
+        replica,
+        name,
+        set_uid: &resource.uid,
+        set: &set,
+        template,
+        grants,
+        urls,
+    };
     match scope {
         Scope::All => stamper.stamp_all().await?,
         Scope::Some(clusters) => {
@@ -128,8 +141,13 @@ async fn stamp_set(replica: &Replica, name: &Name, scope: &Scope) -> Result<Next
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
     write_status(replica, name, (&resource, &set), (tally, verdicts, advance)).await?;
 
-    let until =
-        |time: i64| Duration::from_secs(time.saturating_sub(replica.clock.now().as_second()).max(0).unsigned_abs());
+    let until = |time: i64| {
+        Duration::from_secs(
+            time.saturating_sub(replica.clock.now().as_second())
+                .max(0)
+                .unsigned_abs(),
+        )
+    };
     let looks = [
         has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
         // Requeue early enough for clocks that are set and clusters that fall silent.
@@ -140,5 +158,9 @@ async fn stamp_set(replica: &Replica, name: &Name, scope: &Scope) -> Result<Next
 }
 
 pub fn cluster_name(replica: &Replica, uid: &str) -> Option<String> {
-    replica.memory.clusters.get(uid).map(|state| format!("{}/{}", state.namespace, state.name))
+    replica
+        .memory
+        .clusters
+        .get(uid)
+        .map(|state| format!("{}/{}", state.namespace, state.name))
 }

@@ -39,7 +39,9 @@ impl Way {
 
     pub async fn load(replica: &Replica, namespace: &str, spec: &GitRepositorySpec) -> Result<Self, SourceFailure> {
         let load = async |reference: &Option<LocalReference>| match reference {
-            Some(reference) => load_secret(replica, &Name::new(namespace, &reference.name)).await.map(Some),
+            Some(reference) => load_secret(replica, &Name::new(namespace, &reference.name))
+                .await
+                .map(Some),
             None => Ok(None),
         };
         Ok(Self {
@@ -67,7 +69,11 @@ impl Way {
         if secret.is_none() {
             secret = shared_secret(replica, &self.namespace, url).await?;
         }
-        let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
+        let reason = if secret.is_some() {
+            "SecretInvalid"
+        } else {
+            "SpecInvalid"
+        };
         let mut remote = Remote::new(url, secret.as_ref()).map_err(|error| invalid(reason, &error))?;
         if self.is_public {
             remote = remote.public();
@@ -76,7 +82,9 @@ impl Way {
         }
         // A web proxy does not apply to a submodule that is reached by ssh.
         if let Some(proxy) = self.proxy.as_ref().filter(|_| url == self.url || remote.is_http()) {
-            remote = remote.with_proxy(proxy).map_err(|error| invalid("SecretInvalid", &error))?;
+            remote = remote
+                .with_proxy(proxy)
+                .map_err(|error| invalid("SecretInvalid", &error))?;
         }
         match choose_program(&replica.access.mirrors.programs, url, &self.namespace) {
             Some(program) => Ok(remote.with_program(program)),
@@ -91,7 +99,13 @@ fn choose_program(rules: &[ProgramRule], url: &str, namespace: &str) -> Option<A
 
 /// The Secret of a namespace that serves an address by prefix.
 pub async fn shared_secret(replica: &Replica, namespace: &str, url: &str) -> Result<Option<SecretData>, SourceFailure> {
-    match replica.access.credentials.find(&replica.store, namespace, url).await.map_err(store_failed)? {
+    match replica
+        .access
+        .credentials
+        .find(&replica.store, namespace, url)
+        .await
+        .map_err(store_failed)?
+    {
         Some(shared) => load_secret(replica, &Name::new(namespace, &shared)).await.map(Some),
         None => Ok(None),
     }
@@ -102,16 +116,24 @@ pub fn store_failed(error: StoreError) -> SourceFailure {
 }
 
 pub async fn load_secret(replica: &Replica, name: &Name) -> Result<SecretData, SourceFailure> {
-    let secret = resources::load_secret(&replica.store, name).await.map_err(store_failed)?;
+    let secret = resources::load_secret(&replica.store, name)
+        .await
+        .map_err(store_failed)?;
     let Some(secret) = secret else {
-        return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
+        return Err(SourceFailure::lasting(
+            "SecretNotFound",
+            format!("Secret {} does not exist", name.name),
+        ));
     };
     let data = &secret.object["data"];
     if data.is_null() {
         return Ok(SecretData::new());
     }
     let data = BTreeMap::<String, ByteString>::deserialize(data).map_err(|_| {
-        SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name))
+        SourceFailure::lasting(
+            "SecretUnreadable",
+            format!("Secret {} holds data that is not base64", name.name),
+        )
     })?;
     Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
 }
@@ -120,7 +142,11 @@ pub async fn load_secret(replica: &Replica, name: &Name) -> Result<SecretData, S
 /// anywhere.
 pub fn may_use(spec: &Value, secret: &str, is_shared: bool, prefix: Option<&UrlPrefix>) -> bool {
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
-    if fields.into_iter().chain([&spec["verify"]["secretRef"]]).any(|field| field["name"] == secret) {
+    if fields
+        .into_iter()
+        .chain([&spec["verify"]["secretRef"]])
+        .any(|field| field["name"] == secret)
+    {
         return true;
     }
     // If a Secret served another prefix before, that prefix is no longer known.
@@ -143,11 +169,21 @@ mod tests {
         check(json!({"secretRef": {"name": "git"}}), false, None, true);
         check(json!({"proxySecretRef": {"name": "git"}}), false, None, true);
         check(json!({"verify": {"secretRef": {"name": "git"}}}), false, None, true);
-        check(json!({"secretRef": {"name": "other"}, "url": "https://h/team/a"}), true, Some(&prefix), false);
+        check(
+            json!({"secretRef": {"name": "other"}, "url": "https://h/team/a"}),
+            true,
+            Some(&prefix),
+            false,
+        );
         check(json!({"url": "https://h/team/a"}), true, Some(&prefix), true);
         check(json!({"url": "https://h/other/a"}), true, Some(&prefix), false);
         check(json!({"url": "https://h/other/a"}), true, None, true);
-        check(json!({"url": "https://h/other/a", "recurseSubmodules": true}), true, Some(&prefix), true);
+        check(
+            json!({"url": "https://h/other/a", "recurseSubmodules": true}),
+            true,
+            Some(&prefix),
+            true,
+        );
         check(json!({"url": "https://h/team/a"}), false, Some(&prefix), false);
     }
 }

@@ -19,7 +19,11 @@ use crate::{errors::SourceFailure, memory::mirrors::Mirrors};
 impl From<FetchError> for SourceFailure {
     fn from(error: FetchError) -> Self {
         let lasting = error.retry() == Retry::AfterChange;
-        Self { reason: error.reason.code(), message: error.to_string(), lasting }
+        Self {
+            reason: error.reason.code(),
+            message: error.to_string(),
+            lasting,
+        }
     }
 }
 
@@ -107,13 +111,18 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         false => {
             let url = Url::parse(&source.spec.url).map_err(invalid)?;
             if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
-                return Err(invalid("the URL holds credentials or a query; credentials belong into a Secret"));
+                return Err(invalid(
+                    "the URL holds credentials or a query; credentials belong into a Secret",
+                ));
             }
             let site = match source.is_link {
                 true => mirrors.web().linked_site(&url)?,
                 false => {
                     let host = url.host_str().unwrap_or_default();
-                    mirrors.web().site(&url, with.access(host)?)?.passing_credentials(source.spec.pass_credentials)
+                    mirrors
+                        .web()
+                        .site(&url, with.access(host)?)?
+                        .passing_credentials(source.spec.pass_credentials)
                 }
             };
             let digest = helm::sync_index(&site, &artifacts, source.timeout).await?;
@@ -122,13 +131,32 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
     };
 
     // Artifacts that were found at the old address don't count: the new address may serve others.
-    let moved = source.origin.as_ref().is_some_and(|origin| !origin.root.is_empty() && origin.root != source.spec.url);
+    let moved = source
+        .origin
+        .as_ref()
+        .is_some_and(|origin| !origin.root.is_empty() && origin.root != source.spec.url);
     let mut charts = Vec::new();
     let (mut failure, mut found) = (None, 0);
     for (name, version) in &source.wanted {
-        let wanted = WantedChart { name: name.clone(), version: version.clone() };
-        let known = source.known.iter().find(|row| row.chart == *name && row.wanted == *version).filter(|_| !moved);
-        match find_chart(mirrors, &source, with, index.as_ref().map(|(site, _)| site), &artifacts, &wanted, known).await
+        let wanted = WantedChart {
+            name: name.clone(),
+            version: version.clone(),
+        };
+        let known = source
+            .known
+            .iter()
+            .find(|row| row.chart == *name && row.wanted == *version)
+            .filter(|_| !moved);
+        match find_chart(
+            mirrors,
+            &source,
+            with,
+            index.as_ref().map(|(site, _)| site),
+            &artifacts,
+            &wanted,
+            known,
+        )
+        .await
         {
             Ok(chart) => {
                 found += 1;
@@ -149,10 +177,12 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         charts.extend(forgotten_charts(&source, &charts));
     }
 
-    let unwanted = source
-        .known
-        .iter()
-        .filter(|row| !source.wanted.iter().any(|(chart, wanted)| (chart, wanted) == (&row.chart, &row.wanted)));
+    let unwanted = source.known.iter().filter(|row| {
+        !source
+            .wanted
+            .iter()
+            .any(|(chart, wanted)| (chart, wanted) == (&row.chart, &row.wanted))
+    });
     let unwanted: Vec<_> = unwanted.map(|row| (row.chart.clone(), row.wanted.clone())).collect();
 
     if failure.is_none() {
@@ -178,7 +208,9 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         charts,
         unwanted,
         changed: false,
-        verdicts: message.map(|message| Verdict::ready("Fetched", message)).unwrap_or_default(),
+        verdicts: message
+            .map(|message| Verdict::ready("Fetched", message))
+            .unwrap_or_default(),
         failure,
     })
 }
@@ -194,7 +226,11 @@ async fn find_chart(
 ) -> Result<FoundChart, FetchError> {
     let known = known.and_then(|row| {
         let digest = row.digest.parse().ok()?;
-        Some(FoundChart { version: row.version.clone(), digest, entry: row.entry.clone() })
+        Some(FoundChart {
+            version: row.version.clone(),
+            digest,
+            entry: row.entry.clone(),
+        })
     });
 
     if let Some(site) = site {
@@ -202,7 +238,12 @@ async fn find_chart(
     }
     let what = "fetch a chart of";
     let url = source.spec.url.clone();
-    let fail = |evidence: String| FetchError { what, url: url.clone(), reason: FetchReason::Index, evidence };
+    let fail = |evidence: String| FetchError {
+        what,
+        url: url.clone(),
+        reason: FetchReason::Index,
+        evidence,
+    };
 
     let place = Place::of_chart(&source.spec.url, &wanted.name).map_err(|error| fail(error.to_string()))?;
     let base = place.base(source.spec.insecure);
@@ -219,7 +260,14 @@ async fn find_chart(
             mirrors.web().site(&base, access.map_err(unusable)?)?
         }
     };
-    oci::find_chart(&Registry::new(site, &place), artifacts, wanted, known.as_ref(), source.timeout).await
+    oci::find_chart(
+        &Registry::new(site, &place),
+        artifacts,
+        wanted,
+        known.as_ref(),
+        source.timeout,
+    )
+    .await
 }
 
 /// Whether an error concerns one chart and says nothing about the others.
@@ -258,12 +306,19 @@ fn moved_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, found:
 
 /// Charts that were found at another address, and not at the current one.
 fn forgotten_charts(source: &Helm<'_>, found: &[ChartRow]) -> Vec<ChartRow> {
-    let is_found = |row: &ChartRow| found.iter().any(|new| (&new.chart, &new.wanted) == (&row.chart, &row.wanted));
+    let is_found = |row: &ChartRow| {
+        found
+            .iter()
+            .any(|new| (&new.chart, &new.wanted) == (&row.chart, &row.wanted))
+    };
     let forget = |row: &ChartRow| ChartRow {
         source_uid: row.source_uid.clone(),
         chart: row.chart.clone(),
         wanted: row.wanted.clone(),
-        problem: format!("chart {} {} was found at another address than spec.url has now", row.chart, row.wanted),
+        problem: format!(
+            "chart {} {} was found at another address than spec.url has now",
+            row.chart, row.wanted
+        ),
         ..ChartRow::default()
     };
     source.known.iter().filter(|row| !is_found(row)).map(forget).collect()
@@ -306,21 +361,39 @@ fn manifest_digest(revision: &Revision) -> Option<Digest> {
 
 /// Fetches an artifact from a registry. An artifact that no key verifies is refused.
 pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentials) -> Result<Outcome, SourceFailure> {
-    let Oci { uid, spec, served, timeout, keys } = source;
+    let Oci {
+        uid,
+        spec,
+        served,
+        timeout,
+        keys,
+    } = source;
     let artifacts = artifacts(mirrors, uid)?;
     let place = Place::parse_untagged(&spec.url).map_err(invalid)?;
     let follow = Follow::parse(spec.r#ref.as_ref()).map_err(invalid)?;
     let selection = Selection::from(spec.layer_selector.as_ref());
 
-    let site = mirrors.web().site(&place.base(spec.insecure), with.access(&place.name())?)?;
+    let site = mirrors
+        .web()
+        .site(&place.base(spec.insecure), with.access(&place.name())?)?;
     let registry = Registry::new(site, &place);
     let verified = keys.as_ref().map(|keys| format!("cosign {}", keys.print()));
     let known = served.and_then(|served| {
         let same_terms = keys.is_none() || served.taken.verified == verified;
-        Some(Known { digest: manifest_digest(served)?, same_terms })
+        Some(Known {
+            digest: manifest_digest(served)?,
+            same_terms,
+        })
     });
 
-    let pulled = oci::sync(&registry, &artifacts, (&follow, &selection, keys.as_ref()), known, timeout).await?;
+    let pulled = oci::sync(
+        &registry,
+        &artifacts,
+        (&follow, &selection, keys.as_ref()),
+        known,
+        timeout,
+    )
+    .await?;
     let digest = pulled.digest;
     let key = selection.key(&digest);
     let kept = served.and_then(artifact_key).into_iter().chain([key]).collect();
@@ -328,10 +401,17 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
         tracing::warn!(source = uid, error = %crate::errors::chain(&error), "remove files that are no longer needed");
     }
 
-    let taken = Taken { verified, artifact: (key != digest).then_some(key), ..Taken::default() };
+    let taken = Taken {
+        verified,
+        artifact: (key != digest).then_some(key),
+        ..Taken::default()
+    };
     let changed = pulled.fetched && served.and_then(manifest_digest) == Some(digest);
     let origin = origin_of(uid, &spec.url, digest);
-    Ok(Outcome { changed, ..Outcome::of((pulled.reference, digest.to_hex()), taken, origin) })
+    Ok(Outcome {
+        changed,
+        ..Outcome::of((pulled.reference, digest.to_hex()), taken, origin)
+    })
 }
 
 /// Fetches a file that a kustomization names: without credentials, and only from a public address.
@@ -344,19 +424,30 @@ pub async fn fetch_file(
 ) -> Result<Outcome, SourceFailure> {
     let artifacts = artifacts(mirrors, uid)?;
     let url = Url::parse(address).map_err(invalid)?;
-    let name = Base::parse(address).filter(|base| base.is_file).map(|base| base.path.to_string());
+    let name = Base::parse(address)
+        .filter(|base| base.is_file)
+        .map(|base| base.path.to_string());
     let name = name.ok_or_else(|| invalid("it is no address of a file"))?;
     let digest = single::sync_file(&mirrors.web().linked_site(&url)?, &artifacts, name, timeout).await?;
     let kept = served.and_then(artifact_key).into_iter().chain([digest]).collect();
     if let Err(error) = artifacts.tidy(kept).await {
         tracing::warn!(source = uid, error = %crate::errors::chain(&error), "remove files that are no longer needed");
     }
-    Ok(Outcome::of((String::new(), digest.to_hex()), Taken::default(), origin_of(uid, address, digest)))
+    Ok(Outcome::of(
+        (String::new(), digest.to_hex()),
+        Taken::default(),
+        origin_of(uid, address, digest),
+    ))
 }
 
 /// The origin of an artifact that was fetched now.
 fn origin_of(uid: &str, address: &str, digest: Digest) -> SourceOrigin {
-    SourceOrigin { source_uid: uid.to_owned(), root: address.to_owned(), commit_id: digest.to_hex(), unasked: false }
+    SourceOrigin {
+        source_uid: uid.to_owned(),
+        root: address.to_owned(),
+        commit_id: digest.to_hex(),
+        unasked: false,
+    }
 }
 
 #[cfg(test)]
@@ -378,9 +469,15 @@ mod tests {
 
     #[test]
     fn a_chart_that_is_gone_keeps_what_was_found_and_says_so_once() {
-        let wanted = WantedChart { name: "web".into(), version: "*".into() };
-        let found =
-            |version: &str| FoundChart { version: version.into(), digest: Digest::of(version), entry: "e".into() };
+        let wanted = WantedChart {
+            name: "web".into(),
+            version: "*".into(),
+        };
+        let found = |version: &str| FoundChart {
+            version: version.into(),
+            digest: Digest::of(version),
+            entry: "e".into(),
+        };
         let error = FetchError {
             what: "fetch a chart of",
             url: "https://h".into(),
@@ -388,9 +485,17 @@ mod tests {
             evidence: String::new(),
         };
         assert_eq!(moved_chart("u", &wanted, Some(&row("1", "")), found("1")), None);
-        assert_eq!(moved_chart("u", &wanted, Some(&row("1", "")), found("2")).unwrap().version, "2");
+        assert_eq!(
+            moved_chart("u", &wanted, Some(&row("1", "")), found("2"))
+                .unwrap()
+                .version,
+            "2"
+        );
         let gone = missing_chart("u", &wanted, Some(&row("1", "")), &error).unwrap();
-        assert!(gone.version == "1" && gone.problem.contains("does not exist"), "{gone:?}");
+        assert!(
+            gone.version == "1" && gone.problem.contains("does not exist"),
+            "{gone:?}"
+        );
         assert_eq!(missing_chart("u", &wanted, Some(&gone), &error), None);
         assert_eq!(moved_chart("u", &wanted, Some(&gone), found("1")).unwrap().problem, "");
         assert_eq!(missing_chart("u", &wanted, None, &error).unwrap().version, "");

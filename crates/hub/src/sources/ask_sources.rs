@@ -18,7 +18,9 @@ use crate::{
 };
 
 pub async fn ask_sources(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
-    let Some(receiver) = replica.receivers.live(&name) else { return Ok(Next::OnChange) };
+    let Some(receiver) = replica.receivers.live(&name) else {
+        return Ok(Next::OnChange);
+    };
     let hints = receiver.take_hints();
     match act(&replica, &receiver, &hints).await {
         Ok(()) => Ok(Next::OnChange),
@@ -30,7 +32,10 @@ pub async fn ask_sources(replica: Arc<Replica>, name: Name) -> Result<Next, Stor
 }
 
 async fn act(replica: &Replica, receiver: &Live, hints: &[Hint]) -> Result<(), StoreError> {
-    let sources = replica.receivers.sources(&replica.store, &receiver.name.namespace).await?;
+    let sources = replica
+        .receivers
+        .sources(&replica.store, &receiver.name.namespace)
+        .await?;
     let mut concerned: BTreeMap<&str, (&Source, Vec<&Hint>)> = BTreeMap::new();
     for hint in hints {
         let Some(found) = sources.concerned(&receiver.spec, hint) else {
@@ -38,15 +43,26 @@ async fn act(replica: &Replica, receiver: &Live, hints: &[Hint]) -> Result<(), S
             continue;
         };
         for source in found {
-            concerned.entry(&source.uid).or_insert_with(|| (source, Vec::new())).1.push(hint);
+            concerned
+                .entry(&source.uid)
+                .or_insert_with(|| (source, Vec::new()))
+                .1
+                .push(hint);
         }
     }
 
     for (uid, (source, hints)) in concerned {
         let served = load_revision(&mut *replica.store.tables().await?, uid).await?;
-        let is_known =
-            |hint: &&Hint| served.as_ref().is_some_and(|served| hint.is_known(&served.reference, &served.commit));
-        let telling = Telling { uid, source: &source.name, receiver: &receiver.uid };
+        let is_known = |hint: &&Hint| {
+            served
+                .as_ref()
+                .is_some_and(|served| hint.is_known(&served.reference, &served.commit))
+        };
+        let telling = Telling {
+            uid,
+            source: &source.name,
+            receiver: &receiver.uid,
+        };
         let announced = &replica.memory.checks.announced;
 
         if hints.iter().all(is_known) {
@@ -75,6 +91,8 @@ fn note_foreign(replica: &Replica, receiver: &Live, hint: &Hint) {
         return;
     }
     let repository = addresses.join(" or ");
-    let wait = receiver.log.note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
+    let wait = receiver
+        .log
+        .note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
     replica.queues.receivers.add_after(receiver.name.clone(), wait);
 }

@@ -60,12 +60,18 @@ pub async fn collect_mirrors(replica: &Replica) -> Result<(), StoreError> {
         if is_source_used(&mut *replica.store.tables().await?, &uid).await? {
             continue;
         }
-        tracing::info!(source = uid, "removing the mirror of a source that is gone and that no service needs");
+        tracing::info!(
+            source = uid,
+            "removing the mirror of a source that is gone and that no service needs"
+        );
         if let Err(error) = replica.access.mirrors.remove(&uid).await {
             tracing::warn!(source = uid, %error, "remove a mirror");
             continue;
         }
-        replica.store.transact(move |tx| Box::pin(async move { delete_revision(tx, &uid).await })).await?;
+        replica
+            .store
+            .transact(move |tx| Box::pin(async move { delete_revision(tx, &uid).await }))
+            .await?;
     }
     Ok(())
 }

@@ -89,15 +89,33 @@ pub enum Place {
 
 impl Need {
     fn dependency(folder: &RelPath, missing: Missing) -> Self {
-        let file = if folder.is_root() { String::new() } else { format!("{folder}/") };
+        let file = if folder.is_root() {
+            String::new()
+        } else {
+            format!("{folder}/")
+        };
         let named_by = format!("{file}Chart.yaml: dependency {}", missing.name);
-        Self { named_by, missing, place: Place::DependencyOf(folder.clone()) }
+        Self {
+            named_by,
+            missing,
+            place: Place::DependencyOf(folder.clone()),
+        }
     }
 
     /// A chart that a kustomization inflates.
     fn inflated(chart: &InflatedChart) -> Self {
-        let InflatedChart { file, name, repository, version, place } = chart;
-        let version = if version.is_empty() { "*".to_owned() } else { version.clone() };
+        let InflatedChart {
+            file,
+            name,
+            repository,
+            version,
+            place,
+        } = chart;
+        let version = if version.is_empty() {
+            "*".to_owned()
+        } else {
+            version.clone()
+        };
         let missing = Missing {
             name: name.clone(),
             range: version.clone(),
@@ -105,7 +123,11 @@ impl Need {
             locked: false,
             repository: repository.clone(),
         };
-        Self { named_by: format!("{file}: helmCharts: {name}"), missing, place: Place::At(place.clone()) }
+        Self {
+            named_by: format!("{file}: helmCharts: {name}"),
+            missing,
+            place: Place::At(place.clone()),
+        }
     }
 }
 
@@ -203,11 +225,19 @@ pub async fn make(
     let gathered = blocking(move || shelf.gather(&limits)).await?;
     let (content_id, roots, absent) = match gathered {
         Gathered::Lacks(lacks) => return Ok(Combined::Lacks(lacks)),
-        Gathered::Whole { content_id, roots, absent } => (content_id, roots, absent),
+        Gathered::Whole {
+            content_id,
+            roots,
+            absent,
+        } => (content_id, roots, absent),
     };
 
     if is_known(content_id).await? {
-        return Ok(Combined::Bundle { content_id, roots, packed: None });
+        return Ok(Combined::Bundle {
+            content_id,
+            roots,
+            packed: None,
+        });
     }
     if !absent.is_empty() {
         return Ok(Combined::Waits(content_id, absent));
@@ -216,7 +246,11 @@ pub async fn make(
     // Open it again: the objects of a mirror belong to one thread.
     let shelf = Shelf::of(mirrors, recipe)?;
     match blocking(move || shelf.pack(&limits)).await? {
-        Again::Packed(packed) => Ok(Combined::Bundle { content_id, roots, packed: Some(packed) }),
+        Again::Packed(packed) => Ok(Combined::Bundle {
+            content_id,
+            roots,
+            packed: Some(packed),
+        }),
         Again::Waits(absent) => Ok(Combined::Waits(content_id, absent)),
     }
 }
@@ -257,7 +291,11 @@ struct Shelf {
 
 enum Gathered {
     Lacks(Lacks),
-    Whole { content_id: Digest, roots: BTreeSet<RelPath>, absent: Vec<Absent> },
+    Whole {
+        content_id: Digest,
+        roots: BTreeSet<RelPath>,
+        absent: Vec<Absent>,
+    },
 }
 
 /// All pieces in their places.
@@ -271,8 +309,13 @@ struct Assembled {
 impl Shelf {
     fn of(mirrors: &Mirrors, recipe: &Recipe) -> Result<Self, CombineError> {
         let pieces = std::iter::once(&recipe.first).chain(&recipe.mounts);
-        let places = pieces.map(|piece| mirrors.path(&piece.source_uid)).collect::<std::io::Result<_>>();
-        Ok(Self { recipe: recipe.clone(), places: places.map_err(|error| CombineError::Machine(error.into()))? })
+        let places = pieces
+            .map(|piece| mirrors.path(&piece.source_uid))
+            .collect::<std::io::Result<_>>();
+        Ok(Self {
+            recipe: recipe.clone(),
+            places: places.map_err(|error| CombineError::Machine(error.into()))?,
+        })
     }
 
     /// Adds the tree of a piece's source to the overlay and returns its root. `left`: bytes that may still be opened.
@@ -287,7 +330,11 @@ impl Shelf {
         match &piece.files {
             Files::Commit { commit, reads } => {
                 let broken = |error: MirrorError| match error.is_damage() {
-                    true => CombineError::Damaged { source_uid: source_uid(), whole: true, source: error.into() },
+                    true => CombineError::Damaged {
+                        source_uid: source_uid(),
+                        whole: true,
+                        source: error.into(),
+                    },
                     false => CombineError::Machine(error.into()),
                 };
                 let commit = parse_commit(commit).map_err(|error| CombineError::Machine(error.to_string().into()))?;
@@ -311,9 +358,11 @@ impl Shelf {
             }
             Files::Artifact(key) => {
                 let members = Artifacts::at(place).open(key).map_err(|error| match error {
-                    ArtifactError::Missing(_) => {
-                        CombineError::Damaged { source_uid: source_uid(), whole: false, source: error.into() }
-                    }
+                    ArtifactError::Missing(_) => CombineError::Damaged {
+                        source_uid: source_uid(),
+                        whole: false,
+                        source: error.into(),
+                    },
                     ArtifactError::Members(error) => CombineError::Content(error.to_string()),
                     error => CombineError::Machine(error.into()),
                 })?;
@@ -329,12 +378,19 @@ impl Shelf {
 
     /// Only a mirror can lack objects, because an archive is read as a whole.
     fn blame(&self, error: Box<ClosureError>) -> CombineError {
-        if !matches!(error.reason, ClosureReason::Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })) {
+        if !matches!(
+            error.reason,
+            ClosureReason::Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })
+        ) {
             return CombineError::Content(chain(&*error));
         }
         let mut pieces = std::iter::once(&self.recipe.first).chain(&self.recipe.mounts);
         match pieces.find(|piece| matches!(piece.files, Files::Commit { .. })) {
-            Some(piece) => CombineError::Damaged { source_uid: piece.source_uid.clone(), whole: true, source: error },
+            Some(piece) => CombineError::Damaged {
+                source_uid: piece.source_uid.clone(),
+                whole: true,
+                source: error,
+            },
             None => CombineError::Machine(error),
         }
     }
@@ -345,43 +401,65 @@ impl Shelf {
         let nowhere = PathBuf::new();
         let place = places.next().unwrap_or(&nowhere);
         let mut left = MAX_OPENED * limits.total_bytes;
-        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place, (&mut left, limits))?;
+        let mut root = Self::open(
+            &mut overlay,
+            &mut snapshots,
+            &self.recipe.first,
+            place,
+            (&mut left, limits),
+        )?;
         for (piece, place) in self.recipe.mounts.iter().zip(places) {
             let own = Self::open(&mut overlay, &mut snapshots, piece, place, (&mut left, limits))?;
-            let folder = overlay.folder(&own, &piece.path).map_err(|error| CombineError::Machine(error.into()))?;
+            let folder = overlay
+                .folder(&own, &piece.path)
+                .map_err(|error| CombineError::Machine(error.into()))?;
             let missing = || CombineError::Content(format!("{}: the source has no such folder", piece.path));
             root = overlay.graft(&root, &piece.mount, &folder.ok_or_else(missing)?)?;
         }
-        Ok(Assembled { overlay, root, snapshots })
+        Ok(Assembled {
+            overlay,
+            root,
+            snapshots,
+        })
     }
 
     fn gather(&self, limits: &Limits) -> Result<Gathered, CombineError> {
         Ok(match self.complete(self.assemble(limits)?, limits)? {
             Completed::Lacks(lacks) => Gathered::Lacks(lacks),
-            Completed::Whole { closure, absent, .. } => {
-                Gathered::Whole { content_id: closure.content_id, roots: closure.roots, absent }
-            }
+            Completed::Whole { closure, absent, .. } => Gathered::Whole {
+                content_id: closure.content_id,
+                roots: closure.roots,
+                absent,
+            },
         })
     }
 
     fn pack(&self, limits: &Limits) -> Result<Again, CombineError> {
         match self.complete(self.assemble(limits)?, limits)? {
-            Completed::Lacks(_) => {
-                Err(CombineError::Content("a chart or a base lost files that it had before".to_owned()))
-            }
+            Completed::Lacks(_) => Err(CombineError::Content(
+                "a chart or a base lost files that it had before".to_owned(),
+            )),
             Completed::Whole { absent, .. } if !absent.is_empty() => Ok(Again::Waits(absent)),
             Completed::Whole { overlay, closure, .. } => {
                 let bytes = archive::pack(&overlay, &closure, limits)?;
                 let compressed = archive::compress(&bytes)?;
                 let digest = Digest::of(&bytes);
-                Ok(Again::Packed(PackedBundle { digest, bytes: bytes.len() as u64, compressed }))
+                Ok(Again::Packed(PackedBundle {
+                    digest,
+                    bytes: bytes.len() as u64,
+                    compressed,
+                }))
             }
         }
     }
 
     /// Mounts local charts where the charts that depend on them look for them.
     fn complete(&self, assembled: Assembled, limits: &Limits) -> Result<Completed, CombineError> {
-        let Assembled { mut overlay, mut root, snapshots } = assembled;
+        let Assembled {
+            mut overlay,
+            mut root,
+            snapshots,
+        } = assembled;
         loop {
             let mut closure =
                 closure_of(&overlay, &root, &self.recipe.paths, limits).map_err(|error| self.blame(error))?;
@@ -409,12 +487,19 @@ impl Shelf {
 
             // First what has to be fetched: a local chart is mounted with everything that it needs itself.
             if !needs.is_empty() || !closure.bases.is_empty() {
-                return Ok(Completed::Lacks(Lacks { charts: needs, bases: closure.bases }));
+                return Ok(Completed::Lacks(Lacks {
+                    charts: needs,
+                    bases: closure.bases,
+                }));
             }
 
             if local.is_empty() {
                 let absent = follow_pointers(&mut closure, &snapshots, limits)?;
-                return Ok(Completed::Whole { overlay, closure, absent });
+                return Ok(Completed::Whole {
+                    overlay,
+                    closure,
+                    absent,
+                });
             }
             root = lay_in_local(&mut overlay, &root, &local)?;
         }
@@ -428,7 +513,11 @@ fn is_base(piece: &Piece) -> bool {
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Completed {
     Lacks(Lacks),
-    Whole { overlay: Overlay, closure: Closure, absent: Vec<Absent> },
+    Whole {
+        overlay: Overlay,
+        closure: Closure,
+        absent: Vec<Absent>,
+    },
 }
 
 /// Replaces pointers to large files by the files. Content with such files gets another id than content without.
@@ -439,9 +528,14 @@ fn follow_pointers(
 ) -> Result<Vec<Absent>, CombineError> {
     let mut absent = Vec::new();
     for (source_uid, snapshot) in snapshots {
-        let files = snapshot.resolve_pointers(closure, limits).map_err(|error| CombineError::Content(chain(&error)))?;
+        let files = snapshot
+            .resolve_pointers(closure, limits)
+            .map_err(|error| CombineError::Content(chain(&error)))?;
         if !files.is_empty() {
-            absent.push(Absent { source_uid: source_uid.clone(), files });
+            absent.push(Absent {
+                source_uid: source_uid.clone(),
+                files,
+            });
         }
     }
     if snapshots.iter().any(|(_, snapshot)| snapshot.has_large_files()) {
@@ -466,7 +560,9 @@ fn lay_in_local(
         if unfinished.contains(&from) {
             continue;
         }
-        let found = overlay.folder(root, &from).map_err(|error| CombineError::Machine(error.into()))?;
+        let found = overlay
+            .folder(root, &from)
+            .map_err(|error| CombineError::Machine(error.into()))?;
         let found = found.ok_or_else(|| content(format!("{from} is no folder")))?;
         let place = charts::place_of(folder, name).ok_or_else(|| content("its name is no folder's".to_owned()))?;
         next = overlay.graft(&next, &place, &found)?;
@@ -477,7 +573,10 @@ fn lay_in_local(
         true => Ok(next),
         false => {
             let names: Vec<_> = unfinished.iter().map(ToString::to_string).collect();
-            Err(CombineError::Content(format!("charts depend on one another: {}", names.join(", "))))
+            Err(CombineError::Content(format!(
+                "charts depend on one another: {}",
+                names.join(", ")
+            )))
         }
     }
 }

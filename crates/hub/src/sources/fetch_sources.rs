@@ -127,7 +127,9 @@ impl Source {
 }
 
 pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Next, StoreError> {
-    let Some(object) = sources::load(&replica.store, &name).await? else { return Ok(Next::OnChange) };
+    let Some(object) = sources::load(&replica.store, &name).await? else {
+        return Ok(Next::OnChange);
+    };
     if object.metadata.deletion_timestamp.is_some() || matches!(object.spec, SourceSpec::BuiltIn) {
         answer_requests(&replica, &object.uid);
         return Ok(Next::OnChange);
@@ -136,7 +138,11 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
     let (served, origin, charts) = {
         let mut tables = replica.store.tables().await?;
         let served = load_revision(&mut tables, &object.uid).await?;
-        (served, load_source_origin(&mut tables, &object.uid).await?, Charts::load(&mut tables, &object).await?)
+        (
+            served,
+            load_source_origin(&mut tables, &object.uid).await?,
+            Charts::load(&mut tables, &object).await?,
+        )
     };
 
     let source = Source {
@@ -168,7 +174,10 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
 
     let check = replica.memory.checks.last().get(&source.uid).cloned();
     let announced = &replica.memory.checks.announced;
-    if check.as_ref().is_some_and(|check| check.generation != source.generation) {
+    if check
+        .as_ref()
+        .is_some_and(|check| check.generation != source.generation)
+    {
         // Webhooks were proven for another repository or reference.
         announced.forget(&source.uid);
     }
@@ -178,7 +187,12 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
         return Ok(wait_for_turn(&replica, &source, check));
     }
 
-    let turn = match replica.memory.checks.turns.enter(&source.object.any.url, Asks::Repository) {
+    let turn = match replica
+        .memory
+        .checks
+        .turns
+        .enter(&source.object.any.url, Asks::Repository)
+    {
         Ok(turn) => turn,
         Err(wait) => {
             if urgent {
@@ -201,10 +215,24 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
     let interval = Interval::since(begun);
 
     let result = judge(served.as_ref(), &fetched);
-    replica.memory.counters.count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
-    if let (FetchResult::Moved, Ok(Outcome { served: Some((reference, commit)), .. })) = (result, &fetched) {
+    replica
+        .memory
+        .counters
+        .count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
+    if let (
+        FetchResult::Moved,
+        Ok(Outcome {
+            served: Some((reference, commit)),
+            ..
+        }),
+    ) = (result, &fetched)
+    {
         let revision = git::format_revision(reference, commit);
-        replica.memory.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
+        replica.memory.timeline.note_fetch(&source.uid, || Fetched {
+            source: name.to_string(),
+            revision,
+            interval,
+        });
     }
 
     announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
@@ -250,11 +278,20 @@ fn until_turn(replica: &Replica, source: &Source) -> Duration {
 
 /// Until the source is due, or until a webhook's delivery lets it be fetched, whichever comes first.
 fn sooner(replica: &Replica, source: &Source, turn: Duration) -> Duration {
-    replica.memory.checks.announced.wait(&source.uid).map_or(turn, |wait| turn.min(wait))
+    replica
+        .memory
+        .checks
+        .announced
+        .wait(&source.uid)
+        .map_or(turn, |wait| turn.min(wait))
 }
 
 fn finish_check(replica: &Replica, source: &Source, old: Option<Check>, failed: bool) -> Duration {
-    let failures = if failed { old.map_or(0, |check| check.failures).saturating_add(1) } else { 0 };
+    let failures = if failed {
+        old.map_or(0, |check| check.failures).saturating_add(1)
+    } else {
+        0
+    };
     let turn = until_turn(replica, source);
     let wait = match failures {
         0 => turn,
@@ -278,9 +315,21 @@ pub async fn find_revision(
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
     let way = Way::load(replica, &name.namespace, spec).await?;
-    let turn = replica.memory.checks.turns.wait_to_enter(&spec.url, Asks::Repository, way.timeout).await?;
+    let turn = replica
+        .memory
+        .checks
+        .turns
+        .wait_to_enter(&spec.url, Asks::Repository, way.timeout)
+        .await?;
     let known = load_source_origin(&mut *replica.store.tables().await.map_err(store_failed)?, source_uid).await;
-    git::find(replica, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
+    git::find(
+        replica,
+        source_uid,
+        spec,
+        (&way, turn),
+        (named, known.map_err(store_failed)?),
+    )
+    .await
 }
 
 #[cfg(test)]

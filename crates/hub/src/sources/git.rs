@@ -51,8 +51,12 @@ async fn find_origin(
     commit: &str,
 ) -> Result<SourceOrigin, BundleFailure> {
     let known = known.unwrap_or_default();
-    let next =
-        SourceOrigin { source_uid: source_uid.to_owned(), commit_id: commit.to_owned(), unasked: false, ..known };
+    let next = SourceOrigin {
+        source_uid: source_uid.to_owned(),
+        commit_id: commit.to_owned(),
+        unasked: false,
+        ..known
+    };
     if !next.root.is_empty() && known.commit_id == commit {
         return Ok(next);
     }
@@ -89,7 +93,11 @@ pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, aft
 /// As Flux writes revisions: `main@sha1:<commit>`.
 pub fn format_revision(reference: &str, commit: &str) -> String {
     let algorithm = if commit.len() == 64 { "sha256" } else { "sha1" };
-    if reference.is_empty() { format!("{algorithm}:{commit}") } else { format!("{reference}@{algorithm}:{commit}") }
+    if reference.is_empty() {
+        format!("{algorithm}:{commit}")
+    } else {
+        format!("{reference}@{algorithm}:{commit}")
+    }
 }
 
 /// `spec.path` as bundles name it.
@@ -98,7 +106,9 @@ pub fn clean_path(path: &str) -> Result<String, PathError> {
 }
 
 pub fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
-    mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
+    mirrors
+        .path(source_uid)
+        .map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
 }
 
 /// Asks the remote, and fetches into the mirror if the followed reference has moved. The host's turn ends with that,
@@ -142,10 +152,17 @@ pub async fn find(
     };
     turn.end(found.as_ref().err().map(|error| error.reason.code()));
     let revision = found.map_err(|error| {
-        let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
+        let evidence = if error.evidence.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", error.evidence)
+        };
         // The requested name has to be corrected, not the source.
         let message = format!("{} {}: {}{evidence}", error.what, error.url, error.reason);
-        SourceFailure { message, ..SourceFailure::from(error) }
+        SourceFailure {
+            message,
+            ..SourceFailure::from(error)
+        }
     })?;
     complete(replica, source_uid, spec, way, revision, known).await
 }
@@ -169,8 +186,19 @@ async fn complete(
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
     let address = Some(spec.url.clone());
-    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, address, verified, ..Taken::default() };
-    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
+    let taken = Taken {
+        submodules: spec.recurse_submodules,
+        lfs: spec.lfs,
+        address,
+        verified,
+        ..Taken::default()
+    };
+    Ok(Fetch {
+        reference: revision.name.unwrap_or_default(),
+        commit,
+        origin,
+        taken,
+    })
 }
 
 #[derive(Debug)]
@@ -235,7 +263,10 @@ pub struct PackedAway {
 
 /// The author of a commit; empty: unknown.
 pub async fn author(replica: &Replica, source_uid: &str, commit: &str) -> String {
-    let (Ok(id), Ok(mirror)) = (parse_commit(commit), open_mirror(&replica.access.mirrors, source_uid).await) else {
+    let (Ok(id), Ok(mirror)) = (
+        parse_commit(commit),
+        open_mirror(&replica.access.mirrors, source_uid).await,
+    ) else {
         return String::new();
     };
     mirror.author(id).await.unwrap_or_default()
@@ -257,7 +288,19 @@ pub async fn make_bundle(replica: &Replica, source_uid: &str, commit: &str, path
     let may_need_more = !is_whole(&closure);
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, roots, may_need_more }
+        Made {
+            bundle: Bundle {
+                content_id,
+                digest,
+                bytes,
+                source_uid,
+                commit,
+                path,
+            },
+            author,
+            roots,
+            may_need_more,
+        }
     };
 
     let content_id = closure.content_id;
@@ -266,7 +309,11 @@ pub async fn make_bundle(replica: &Replica, source_uid: &str, commit: &str, path
     }
 
     let packed = mirror.pack(closure, mirrors.limits()).await?;
-    let PackedBundle { digest, bytes, compressed } = packed;
+    let PackedBundle {
+        digest,
+        bytes,
+        compressed,
+    } = packed;
     mirrors.cache().put(&digest, compressed).await?;
     Ok(made(content_id, digest, bytes))
 }
@@ -290,11 +337,15 @@ fn is_whole(closure: &Closure) -> bool {
 }
 
 pub fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
-    commit.parse().map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
+    commit
+        .parse()
+        .map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
 }
 
 pub async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
-    let path = mirrors.path(source_uid).map_err(|error| BundleFailure::Machine(error.into()))?;
+    let path = mirrors
+        .path(source_uid)
+        .map_err(|error| BundleFailure::Machine(error.into()))?;
     match tokio::task::spawn_blocking(move || Mirror::open(&path)).await {
         Ok(opened) => Ok(opened?),
         Err(error) => Err(BundleFailure::Machine(error.into())),
@@ -332,7 +383,12 @@ pub async fn load_bundle(replica: &Arc<Replica>, digest: &Digest) -> Result<Vec<
         };
         match packed {
             Ok(Again::Packed(packed)) if packed.digest == *digest => {
-                replica.access.mirrors.cache().put(digest, packed.compressed.clone()).await?;
+                replica
+                    .access
+                    .mirrors
+                    .cache()
+                    .put(digest, packed.compressed.clone())
+                    .await?;
                 return Ok(packed.compressed);
             }
             // The caller retries once the files have been fetched.
@@ -362,7 +418,16 @@ async fn want_again(replica: &Arc<Replica>, content: Digest, absent: Vec<Absent>
         })
         .await?;
         let Some(source) = source else { continue };
-        message = large_files::want(replica, Wanted { source: &source, source_uid, content, files }, None);
+        message = large_files::want(
+            replica,
+            Wanted {
+                source: &source,
+                source_uid,
+                content,
+                files,
+            },
+            None,
+        );
     }
     Ok(message)
 }
@@ -373,16 +438,25 @@ async fn look_again(replica: &Replica, digest: &Digest) -> Result<(), StoreError
     let (text, mut found) = (digest.to_string(), Vec::new());
     {
         let mut tables = replica.store.tables().await?;
-        let sources: BTreeSet<String> =
-            bundle_of_digest(&mut tables, digest).await?.into_iter().map(|row| row.source_uid).collect();
+        let sources: BTreeSet<String> = bundle_of_digest(&mut tables, digest)
+            .await?
+            .into_iter()
+            .map(|row| row.source_uid)
+            .collect();
         for source in sources {
             let rows = assignments_of_source(&mut tables, &source).await?;
-            found.extend(rows.into_iter().filter(|row| row.assigned.as_ref().is_some_and(|one| one.contains(&text))));
+            found.extend(
+                rows.into_iter()
+                    .filter(|row| row.assigned.as_ref().is_some_and(|one| one.contains(&text))),
+            );
         }
     }
     for row in found {
         let (service, source) = (row.service_uid, row.source_uid);
-        replica.store.transact(move |tx| Box::pin(async move { touch_service(tx, &service, &source).await })).await?;
+        replica
+            .store
+            .transact(move |tx| Box::pin(async move { touch_service(tx, &service, &source).await }))
+            .await?;
         replica.queues.services.add(Name::new(&row.namespace, &row.name));
     }
     Ok(())
@@ -402,7 +476,9 @@ async fn read_cache(mirrors: &Mirrors, digest: &Digest) -> Result<Option<Vec<u8>
 async fn pack_again(mirrors: &Mirrors, row: &Bundle) -> Result<PackedBundle, BundleFailure> {
     let folder = RelPath::parse_folder(&row.path).map_err(|error| BundleFailure::Content(error.to_string()))?;
     let mirror = open_mirror(mirrors, &row.source_uid).await?;
-    let closure = mirror.closure(parse_commit(&row.commit)?, folder, mirrors.limits()).await?;
+    let closure = mirror
+        .closure(parse_commit(&row.commit)?, folder, mirrors.limits())
+        .await?;
     Ok(mirror.pack(closure, mirrors.limits()).await?)
 }
 

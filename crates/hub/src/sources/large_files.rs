@@ -38,7 +38,11 @@ pub struct Wanted<'a> {
 /// them. The service is requeued when the files are there, or when the fetch has failed.
 pub fn want(replica: &Arc<Replica>, wanted: Wanted<'_>, service: Option<&Name>) -> String {
     let key = (wanted.source_uid, wanted.content);
-    let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
+    let (count, bytes) = wanted
+        .files
+        .iter()
+        .flat_map(|(_, files)| files)
+        .fold((0, 0), |(n, b), f| (n + 1, b + f.size));
     let message = format!("fetching {count} large files of {bytes} bytes together");
 
     let fetches = &replica.access.large_fetches;
@@ -74,7 +78,9 @@ pub fn want(replica: &Arc<Replica>, wanted: Wanted<'_>, service: Option<&Name>) 
             }
         };
         if let Some(Fetch::Running(waiting)) = before {
-            waiting.into_iter().for_each(|service| replica.queues.services.add(service));
+            waiting
+                .into_iter()
+                .for_each(|service| replica.queues.services.add(service));
         }
     });
 
@@ -88,18 +94,37 @@ async fn fetch(
     files: Vec<(String, Vec<LargeFile>)>,
 ) -> Result<(), SourceFailure> {
     let object = sources::load(&replica.store, source).await.map_err(store_failed)?;
-    let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object)
+    let (
+        SourceName::Resource(_, name),
+        Some(SourceObject {
+            spec: SourceSpec::Git(spec),
+            ..
+        }),
+    ) = (source, object)
     else {
-        return Err(SourceFailure::lasting("SourceNotFound", format!("{source} does not exist any more")));
+        return Err(SourceFailure::lasting(
+            "SourceNotFound",
+            format!("{source} does not exist any more"),
+        ));
     };
     let way = Way::load(replica, &name.namespace, &spec).await?;
     let mirror = mirror_path(&replica.access.mirrors, source_uid)?;
     for (url, files) in files {
         let remote = way.to(replica, &url).await?;
-        let turn = replica.memory.checks.turns.wait_to_enter(&url, Asks::LargeFiles, way.timeout).await?;
+        let turn = replica
+            .memory
+            .checks
+            .turns
+            .wait_to_enter(&url, Asks::LargeFiles, way.timeout)
+            .await?;
         let fetched = {
             let _place = replica.access.large_fetches.places.acquire().await;
-            replica.access.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await
+            replica
+                .access
+                .mirrors
+                .git
+                .fetch_large_files(&remote, &files, &mirror, way.timeout)
+                .await
         };
         turn.end(fetched.as_ref().err().map(|error| error.reason.code()));
         fetched?;

@@ -35,9 +35,14 @@ pub async fn fetch_submodules(
         if !Git::has_module(&mirror, &module).await {
             fetch_module(replica, way, &module, &mirror).await?;
         }
-        let inner = Git::submodules(&mirror, Some(&module), url, module.commit).await.map_err(unreadable)?;
+        let inner = Git::submodules(&mirror, Some(&module), url, module.commit)
+            .await
+            .map_err(unreadable)?;
         if depth == MAX_DEPTH && !inner.is_empty() {
-            let message = format!("submodule {}: submodules are nested more than {MAX_DEPTH} deep", module.path);
+            let message = format!(
+                "submodule {}: submodules are nested more than {MAX_DEPTH} deep",
+                module.path
+            );
             return Err(SourceFailure::lasting("SubmodulesInvalid", message));
         }
         pending.extend(inner.into_iter().map(|module| (module, depth + 1)));
@@ -60,11 +65,21 @@ async fn fetch_module(
         ..failure
     };
     let remote = way.to(replica, module.address.as_str()).await.map_err(name)?;
-    let turn = replica.memory.checks.turns.wait_to_enter(module.address.as_str(), Asks::Repository, way.timeout).await;
+    let turn = replica
+        .memory
+        .checks
+        .turns
+        .wait_to_enter(module.address.as_str(), Asks::Repository, way.timeout)
+        .await;
     let turn = turn.map_err(name)?;
     let fetched = {
         let _place = replica.access.mirrors.git_place().await;
-        replica.access.mirrors.git.fetch_module(&remote, module, mirror, way.timeout).await
+        replica
+            .access
+            .mirrors
+            .git
+            .fetch_module(&remote, module, mirror, way.timeout)
+            .await
     };
     turn.end(fetched.as_ref().err().map(|error| error.reason.code()));
     fetched.map_err(|error| name(error.into()))

@@ -31,7 +31,10 @@ pub async fn verify_revision(
     let Some(demanded) = &spec.verify else { return Ok(None) };
     let mode = mode(demanded.mode);
     if mode != VerifyMode::Head && !follows_tag(spec) {
-        let message = format!("spec.verify.mode {} needs spec.ref to be a tag, or a range of tags", mode.as_str());
+        let message = format!(
+            "spec.verify.mode {} needs spec.ref to be a tag, or a range of tags",
+            mode.as_str()
+        );
         return Err(SourceFailure::lasting("SpecInvalid", message));
     }
     let name = &demanded.secret_ref.name;
@@ -40,11 +43,18 @@ pub async fn verify_revision(
         .map_err(|error| SourceFailure::lasting("SecretInvalid", format!("Secret {name} of spec.verify: {error}")))?;
     let (path, keys) = (mirror_path(&replica.access.mirrors, source_uid)?, Arc::new(keys));
     let unreadable = |error: farwater_sources::MirrorError| {
-        SourceFailure::passing("MirrorFailed", format!("verify {}: {}", revision.commit, crate::errors::chain(&error)))
+        SourceFailure::passing(
+            "MirrorFailed",
+            format!("verify {}: {}", revision.commit, crate::errors::chain(&error)),
+        )
     };
     let mirror = tokio::task::spawn_blocking(move || Mirror::open(&path)).await;
     let mirror = mirror.map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))?;
-    let refused = mirror.map_err(unreadable)?.verify(revision, mode, &keys).await.map_err(unreadable)?;
+    let refused = mirror
+        .map_err(unreadable)?
+        .verify(revision, mode, &keys)
+        .await
+        .map_err(unreadable)?;
     match refused {
         None => Ok(Some(keys.policy(mode))),
         Some(why) => {
@@ -57,7 +67,10 @@ pub async fn verify_revision(
 
 fn follows_tag(spec: &GitRepositorySpec) -> bool {
     spec.r#ref.as_ref().is_some_and(|reference| {
-        let is_named = reference.name.as_ref().is_some_and(|name| name.starts_with("refs/tags/"));
+        let is_named = reference
+            .name
+            .as_ref()
+            .is_some_and(|name| name.starts_with("refs/tags/"));
         reference.tag.is_some() || reference.semver.is_some() || is_named
     })
 }

@@ -68,7 +68,9 @@ impl Client {
         let text = fs::read_to_string(&running.admin_kubeconfig).unwrap();
         let kubeconfig: Value = serde_saphyr::from_str(&text).unwrap();
         let cluster = &kubeconfig["clusters"][0]["cluster"];
-        let authority = BASE64.decode(cluster["certificate-authority-data"].as_str().unwrap()).unwrap();
+        let authority = BASE64
+            .decode(cluster["certificate-authority-data"].as_str().unwrap())
+            .unwrap();
         assert_eq!(kubeconfig["current-context"], "farwater");
         assert_eq!(kubeconfig["contexts"][0]["context"]["namespace"], "farwater-admin");
         Self {
@@ -100,7 +102,11 @@ impl Client {
         tokio::spawn(connection);
         let (head, body) = sender.send_request(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Answer { code: head.status, headers: head.headers, body }
+        Answer {
+            code: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 
     fn request(&self, method: Method, path: &str) -> http::request::Builder {
@@ -108,7 +114,8 @@ impl Client {
     }
 
     async fn anonymous(&self, method: Method, path: &str) -> Answer {
-        self.send(self.request(method, path).body(Full::default()).unwrap()).await
+        self.send(self.request(method, path).body(Full::default()).unwrap())
+            .await
     }
 
     async fn get(&self, path: &str) -> Answer {
@@ -116,8 +123,11 @@ impl Client {
     }
 
     async fn with_header(&self, path: &str, name: &str, value: &str) -> Answer {
-        let builder = self.request(Method::GET, path).header("authorization", format!("Bearer {}", self.token));
-        self.send(builder.header(name, value).body(Full::default()).unwrap()).await
+        let builder = self
+            .request(Method::GET, path)
+            .header("authorization", format!("Bearer {}", self.token));
+        self.send(builder.header(name, value).body(Full::default()).unwrap())
+            .await
     }
 }
 
@@ -127,7 +137,10 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
     let running = start(config(directory.path())).await.unwrap();
     let first = Client::of(&running);
     assert_eq!(first.server, format!("https://{}", running.address));
-    assert_eq!(fs::metadata(&running.admin_kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(&running.admin_kubeconfig).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     assert_eq!(first.get("/readyz").await.body, "ok");
     let installation = running.hub.identity.installation().to_owned();
     let position = running.hub.store.position();
@@ -149,8 +162,14 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
 fn a_listener_on_every_address_that_advertises_the_loopback_is_told_the_option() {
     let address: SocketAddr = "0.0.0.0:8443".parse().unwrap();
     let warning = unreachable_warning(address, &Advertise::of_listener(address));
-    assert!(warning.contains("is https://127.0.0.1:8443, which only this machine reaches"), "{warning}");
-    assert!(warning.contains("give --advertise https://HOST:8443 (FARWATER_ADVERTISE)"), "{warning}");
+    assert!(
+        warning.contains("is https://127.0.0.1:8443, which only this machine reaches"),
+        "{warning}"
+    );
+    assert!(
+        warning.contains("give --advertise https://HOST:8443 (FARWATER_ADVERTISE)"),
+        "{warning}"
+    );
 }
 
 #[tokio::test]
@@ -174,7 +193,10 @@ async fn a_removed_kubeconfig_is_made_again_and_a_broken_one_is_named() {
     fs::write(&path, "clusters: 5\n").unwrap();
     let error = start(config(directory.path())).await.err().unwrap();
     let source = std::error::Error::source(&error).unwrap().to_string();
-    assert!(source.contains("admin.kubeconfig") && source.contains("remove the file"), "{source}");
+    assert!(
+        source.contains("admin.kubeconfig") && source.contains("remove the file"),
+        "{source}"
+    );
 }
 
 #[tokio::test]
@@ -195,7 +217,10 @@ async fn a_lost_key_stops_the_start() {
     let key = directory.path().join("keys/seal.key");
     fs::remove_file(&key).unwrap();
     let error = start(config(directory.path())).await.err().unwrap().to_string();
-    assert!(error.contains("seal.key is missing though the database exists"), "{error}");
+    assert!(
+        error.contains("seal.key is missing though the database exists"),
+        "{error}"
+    );
     assert!(!key.exists());
 }
 
@@ -216,7 +241,10 @@ async fn the_chain_ends_in_the_pinned_authority() {
     assert!(client.connect("hub.example.com", &[]).await.is_err());
     let stranger = tempfile::tempdir().unwrap();
     let other = start(config(stranger.path())).await.unwrap();
-    let wrong = Client { authority: Client::of(&other).authority, ..client };
+    let wrong = Client {
+        authority: Client::of(&other).authority,
+        ..client
+    };
     assert!(wrong.connect("127.0.0.1", &[]).await.is_err());
     other.stop().await;
     running.stop().await;
@@ -229,7 +257,9 @@ async fn http2_is_served() {
     let client = Client::of(&running);
     let stream = client.connect("127.0.0.1", &["h2"]).await.unwrap();
     let executor = hyper_util::rt::TokioExecutor::new();
-    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream))
+        .await
+        .unwrap();
     tokio::spawn(connection);
     let request = Request::get("https://hub/version").body(Empty::<Bytes>::new()).unwrap();
     let answer = sender.send_request(request).await.unwrap();
@@ -284,7 +314,10 @@ async fn only_health_version_and_the_page_are_anonymous() {
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
         assert_eq!(client.anonymous(method, "/api/v1/namespaces").await.code, 401);
     }
-    let wrong = Client { token: format!("{}x", client.token), ..Client::of(&running) };
+    let wrong = Client {
+        token: format!("{}x", client.token),
+        ..Client::of(&running)
+    };
     assert_eq!(wrong.get("/metrics").await.code, 401);
     running.stop().await;
 }
@@ -311,10 +344,17 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
     let stream = TcpStream::connect(running.metrics_address.unwrap()).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::get("/metrics").header("host", "hub").body(Empty::<Bytes>::new()).unwrap();
+    let request = Request::get("/metrics")
+        .header("host", "hub")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
 
-    let owner = crate::auth::TokenOwner { namespace: "a".into(), name: "b".into(), uid: "u".into() };
+    let owner = crate::auth::TokenOwner {
+        namespace: "a".into(),
+        name: "b".into(),
+        uid: "u".into(),
+    };
     let account = serde_json::json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "b", "namespace": "a", "uid": "u"},
     });
@@ -324,13 +364,32 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
         name: "b".into(),
     };
     let change = farwater_store::Change::Create(account);
-    running.hub.store.write(farwater_store::Write { key, change }).await.unwrap();
-    let issued = running.hub.access.issue_token(&owner, None, Timestamp::now()).await.unwrap();
-    let powerless = Client { token: issued.token.to_string(), ..Client::of(&running) };
+    running
+        .hub
+        .store
+        .write(farwater_store::Write { key, change })
+        .await
+        .unwrap();
+    let issued = running
+        .hub
+        .access
+        .issue_token(&owner, None, Timestamp::now())
+        .await
+        .unwrap();
+    let powerless = Client {
+        token: issued.token.to_string(),
+        ..Client::of(&running)
+    };
     let answer = powerless.get("/metrics").await;
     let status = answer.json();
-    assert_eq!((answer.code.as_u16(), status["reason"].as_str().unwrap()), (403, "Forbidden"));
-    assert_eq!(status["message"], "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\"");
+    assert_eq!(
+        (answer.code.as_u16(), status["reason"].as_str().unwrap()),
+        (403, "Forbidden")
+    );
+    assert_eq!(
+        status["message"],
+        "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\""
+    );
     assert_eq!(powerless.get("/no-such-path").await.code, 404);
     running.stop().await;
 }
@@ -348,11 +407,23 @@ async fn impersonation_is_for_the_api_and_refused_elsewhere() {
     ] {
         let answer = client.with_header("/agent/v1/desired", name, value).await;
         assert_eq!(answer.code, 403, "{name}");
-        assert!(answer.json()["message"].as_str().unwrap().contains("impersonation is for the API alone"));
+        assert!(
+            answer.json()["message"]
+                .as_str()
+                .unwrap()
+                .contains("impersonation is for the API alone")
+        );
     }
-    let answer = client.with_header("/api/v1/namespaces", "impersonate-user", "somebody").await;
+    let answer = client
+        .with_header("/api/v1/namespaces", "impersonate-user", "somebody")
+        .await;
     assert_eq!(answer.code, 403);
-    assert!(answer.json()["message"].as_str().unwrap().contains("User \"somebody\" cannot list"));
+    assert!(
+        answer.json()["message"]
+            .as_str()
+            .unwrap()
+            .contains("User \"somebody\" cannot list")
+    );
     running.stop().await;
 }
 
@@ -362,7 +433,10 @@ async fn requests_carry_an_id() {
     let running = start(config(directory.path())).await.unwrap();
     let client = Client::of(&running);
     let id = |answer: &Answer| answer.headers["x-request-id"].to_str().unwrap().to_owned();
-    assert_eq!(id(&client.with_header("/version", "x-request-id", "build-7.a_b").await), "build-7.a_b");
+    assert_eq!(
+        id(&client.with_header("/version", "x-request-id", "build-7.a_b").await),
+        "build-7.a_b"
+    );
     let replaced = id(&client.with_header("/version", "x-request-id", "spaces and more").await);
     assert_eq!(replaced.len(), 32);
     assert_ne!(id(&client.get("/version").await), replaced);
@@ -374,15 +448,32 @@ async fn heads_over_the_limit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(config(directory.path())).await.unwrap();
     let client = Client::of(&running);
-    assert_eq!(client.with_header("/version", "x-filler", &"a".repeat(20 << 10)).await.code, 200);
-    assert_eq!(client.with_header("/version", "x-filler", &"a".repeat(40 << 10)).await.code, 431);
+    assert_eq!(
+        client
+            .with_header("/version", "x-filler", &"a".repeat(20 << 10))
+            .await
+            .code,
+        200
+    );
+    assert_eq!(
+        client
+            .with_header("/version", "x-filler", &"a".repeat(40 << 10))
+            .await
+            .code,
+        431
+    );
     running.stop().await;
 }
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(Config { max_connections: 2, ..config(directory.path()) }).await.unwrap();
+    let running = start(Config {
+        max_connections: 2,
+        ..config(directory.path())
+    })
+    .await
+    .unwrap();
     let client = Client::of(&running);
     // Authenticated connections: others would be closed to make room.
     let known = async || {
@@ -391,7 +482,10 @@ async fn connections_beyond_the_limit_wait() {
         tokio::spawn(connection);
         let request = client.request(Method::GET, "/api/v1/namespaces");
         let request = request.header("authorization", format!("Bearer {}", client.token));
-        let answer = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+        let answer = sender
+            .send_request(request.body(Full::<Bytes>::default()).unwrap())
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
         answer.into_body().collect().await.unwrap();
         sender
@@ -409,16 +503,23 @@ async fn connections_beyond_the_limit_wait() {
 async fn clients_that_send_nothing_are_closed() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.patience = Patience { handshake: Duration::from_millis(200), first_request: Duration::from_millis(200) };
+    config.patience = Patience {
+        handshake: Duration::from_millis(200),
+        first_request: Duration::from_millis(200),
+    };
     let running = start(config).await.unwrap();
     let client = Client::of(&running);
     let bound = Duration::from_secs(10);
     let mut buffer = Vec::new();
     let mut plain = TcpStream::connect(running.address).await.unwrap();
-    let _ = tokio::time::timeout(bound, plain.read_to_end(&mut buffer)).await.unwrap();
+    let _ = tokio::time::timeout(bound, plain.read_to_end(&mut buffer))
+        .await
+        .unwrap();
     for protocol in ["http/1.1", "h2"] {
         let mut silent = client.connect("127.0.0.1", &[protocol]).await.unwrap();
-        let _ = tokio::time::timeout(bound, silent.read_to_end(&mut buffer)).await.unwrap();
+        let _ = tokio::time::timeout(bound, silent.read_to_end(&mut buffer))
+            .await
+            .unwrap();
     }
     running.stop().await;
 }
@@ -426,7 +527,12 @@ async fn clients_that_send_nothing_are_closed() {
 #[tokio::test]
 async fn a_stop_closes_idle_connections_and_waits_for_none() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(Config { drain: DRAIN, ..config(directory.path()) }).await.unwrap();
+    let running = start(Config {
+        drain: DRAIN,
+        ..config(directory.path())
+    })
+    .await
+    .unwrap();
     let client = Client::of(&running);
     let mut idle = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
     let address = running.address;
@@ -438,9 +544,12 @@ async fn a_stop_closes_idle_connections_and_waits_for_none() {
 
 impl Client {
     async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
-        let builder = self.request(method, path).header("authorization", format!("Bearer {}", self.token));
+        let builder = self
+            .request(method, path)
+            .header("authorization", format!("Bearer {}", self.token));
         let body = Full::from(body.to_string());
-        self.send(builder.header("content-type", "application/json").body(body).unwrap()).await
+        self.send(builder.header("content-type", "application/json").body(body).unwrap())
+            .await
     }
 
     /// A client with the token of a new service account in a namespace.
@@ -452,7 +561,12 @@ impl Client {
         let answer = self.call(Method::POST, &format!("{path}/{name}/token"), request).await;
         assert_eq!(answer.code, 201, "{:?}", answer.body);
         let token = answer.json()["status"]["token"].as_str().unwrap().to_owned();
-        Self { address: self.address, server: self.server.clone(), authority: self.authority.clone(), token }
+        Self {
+            address: self.address,
+            server: self.server.clone(),
+            authority: self.authority.clone(),
+            token,
+        }
     }
 
     async fn make(&self, path: &str, object: Value, code: u16) -> Value {
@@ -508,32 +622,63 @@ async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
     assert_eq!(tenant.get("/api").await.code, 200);
 
     // The very next request sees it.
-    admin.make(&bindings, binding("tenant", "ClusterRole", "admin", "tenant"), 201).await;
+    admin
+        .make(&bindings, binding("tenant", "ClusterRole", "admin", "tenant"), 201)
+        .await;
     assert_eq!(tenant.get(&secrets("team-a")).await.code, 200);
     assert_eq!(tenant.get(&secrets("team-b")).await.code, 403);
     assert_eq!(tenant.get("/api/v1/secrets").await.code, 403);
 
     tenant.make(&roles, role("reads", "configmaps", "get"), 201).await;
-    let refused = tenant.make(&roles, role("mighty", "configmaps", "impersonate"), 403).await;
+    let refused = tenant
+        .make(&roles, role("mighty", "configmaps", "impersonate"), 403)
+        .await;
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("attempting to grant RBAC permissions not currently held"), "{message}");
-    tenant.make(&bindings, binding("friend", "ClusterRole", "edit", "friend"), 201).await;
-    tenant.make(&bindings, binding("boss", "ClusterRole", "cluster-admin", "friend"), 403).await;
-    tenant.make(&format!("{RBAC}/namespaces/team-b/roles"), role("r", "configmaps", "get"), 403).await;
-    tenant.make(&format!("{RBAC}/clusterroles"), role("r", "configmaps", "get"), 403).await;
+    assert!(
+        message.contains("attempting to grant RBAC permissions not currently held"),
+        "{message}"
+    );
+    tenant
+        .make(&bindings, binding("friend", "ClusterRole", "edit", "friend"), 201)
+        .await;
+    tenant
+        .make(
+            &bindings,
+            binding("boss", "ClusterRole", "cluster-admin", "friend"),
+            403,
+        )
+        .await;
+    tenant
+        .make(
+            &format!("{RBAC}/namespaces/team-b/roles"),
+            role("r", "configmaps", "get"),
+            403,
+        )
+        .await;
+    tenant
+        .make(&format!("{RBAC}/clusterroles"), role("r", "configmaps", "get"), 403)
+        .await;
 
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "team-a"}},
     });
-    let answer = tenant.make("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, 201).await;
+    let answer = tenant
+        .make("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, 201)
+        .await;
     assert_eq!(answer["status"]["allowed"], true);
     assert_eq!(
         answer["status"]["reason"],
         "RBAC: allowed by RoleBinding \"tenant/team-a\" of ClusterRole \"admin\" to ServiceAccount \"tenant/team-a\""
     );
 
-    assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/tenant"), json!({})).await.code, 200);
+    assert_eq!(
+        admin
+            .call(Method::DELETE, &format!("{bindings}/tenant"), json!({}))
+            .await
+            .code,
+        200
+    );
     assert_eq!(tenant.get(&secrets("team-a")).await.code, 403);
     let account = "/api/v1/namespaces/team-a/serviceaccounts/tenant";
     assert_eq!(admin.call(Method::DELETE, account, json!({})).await.code, 200);
@@ -544,7 +689,12 @@ async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
 #[tokio::test]
 async fn a_stop_ends_watches_without_cutting_them() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(Config { drain: DRAIN, ..config(directory.path()) }).await.unwrap();
+    let running = start(Config {
+        drain: DRAIN,
+        ..config(directory.path())
+    })
+    .await
+    .unwrap();
     let client = Client::of(&running);
     let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -583,13 +733,21 @@ async fn a_cluster_is_invited_by_those_who_may() {
     let invitation = admin.make(&format!("{clusters}/east/join"), json!({}), 201).await;
     assert_eq!(invitation["caPin"], running.hub.identity.ca_pin());
     assert_eq!(invitation["hub"], admin.server);
-    assert!(invitation["command"].as_str().unwrap().starts_with("farwater-agent --hub https://127.0.0.1:"));
+    assert!(
+        invitation["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("farwater-agent --hub https://127.0.0.1:")
+    );
     admin.make(&format!("{clusters}/west/join"), json!({}), 404).await;
     let viewer = admin.account("farwater-admin", "viewer").await;
     viewer.make(&format!("{clusters}/east/join"), json!({}), 403).await;
     // The refusal of an agent without a token comes from the agents' endpoints, not from the API.
     let answer = viewer.anonymous(Method::GET, "/agent/v1/desired").await;
-    assert_eq!((answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()), (401, "TokenUnknown"));
+    assert_eq!(
+        (answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()),
+        (401, "TokenUnknown")
+    );
     running.stop().await;
 }
 
@@ -597,7 +755,10 @@ async fn patch_as(client: &Client, path: &str, patch: Value) -> StatusCode {
     let builder = client.request(Method::PATCH, path);
     let builder = builder.header("authorization", format!("Bearer {}", client.token));
     let builder = builder.header("content-type", "application/merge-patch+json");
-    client.send(builder.body(Full::from(patch.to_string())).unwrap()).await.code
+    client
+        .send(builder.body(Full::from(patch.to_string())).unwrap())
+        .await
+        .code
 }
 
 /// A Git host sees the credentials that it is sent, and a cluster the Secrets that it gets.
@@ -609,15 +770,19 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}});
     admin.make("/api/v1/namespaces", namespace, 201).await;
     let tenant = admin.account("team-a", "tenant").await;
-    let (roles, bindings) =
-        (format!("{RBAC}/namespaces/team-a/roles"), format!("{RBAC}/namespaces/team-a/rolebindings"));
+    let (roles, bindings) = (
+        format!("{RBAC}/namespaces/team-a/roles"),
+        format!("{RBAC}/namespaces/team-a/rolebindings"),
+    );
     let allowed = |name: &str, resource: &str| {
         let mut role = role(name, resource, "*");
         role["rules"][0]["apiGroups"] = json!(["farwater.dev"]);
         role
     };
     admin.make(&roles, allowed("sources", "gitrepositories"), 201).await;
-    admin.make(&bindings, binding("sources", "Role", "sources", "tenant"), 201).await;
+    admin
+        .make(&bindings, binding("sources", "Role", "sources", "tenant"), 201)
+        .await;
 
     let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/gitrepositories";
     let source = |url: &str, secret: Option<&str>| {
@@ -626,31 +791,53 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
             "spec": {"url": url, "secretRef": secret.map(|name| json!({"name": name}))},
         })
     };
-    let refused = tenant.make(path, source("https://git.example.com/a", Some("git")), 403).await;
+    let refused = tenant
+        .make(path, source("https://git.example.com/a", Some("git")), 403)
+        .await;
     let message = refused["message"].as_str().unwrap();
     assert!(
         message.contains("it names Secret git, which system:serviceaccount:team-a:tenant may not get"),
         "{message}"
     );
-    admin.make(path, source("https://git.example.com/a", Some("git")), 201).await;
+    admin
+        .make(path, source("https://git.example.com/a", Some("git")), 201)
+        .await;
 
     // A tenant may edit the administrator's choice, but not send it to another host.
     let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/infra"), patch).await;
     assert_eq!(patched(json!({"spec": {"interval": "5m"}})).await, 200);
-    assert_eq!(patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await, 403);
+    assert_eq!(
+        patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await,
+        403
+    );
     admin.make(&roles, role("reads", "secrets", "get"), 201).await;
-    admin.make(&bindings, binding("reads", "Role", "reads", "tenant"), 201).await;
-    assert_eq!(patched(json!({"spec": {"url": "https://git.example.com/b"}})).await, 200);
+    admin
+        .make(&bindings, binding("reads", "Role", "reads", "tenant"), 201)
+        .await;
+    assert_eq!(
+        patched(json!({"spec": {"url": "https://git.example.com/b"}})).await,
+        200
+    );
 
     // The same for Secrets that a service takes to its cluster, and for the namespace there.
     admin.make(&roles, allowed("services", "servicedeployments"), 201).await;
-    admin.make(&bindings, binding("services", "Role", "services", "tenant"), 201).await;
-    assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/reads"), json!({})).await.code, 200);
+    admin
+        .make(&bindings, binding("services", "Role", "services", "tenant"), 201)
+        .await;
+    assert_eq!(
+        admin
+            .call(Method::DELETE, &format!("{bindings}/reads"), json!({}))
+            .await
+            .code,
+        200
+    );
     let grant = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "ClusterGrant", "metadata": {"name": "team-a"},
         "spec": {"clusterSelector": {}, "namespaces": ["team-a"], "verbs": ["deploy"], "serviceAccountName": "team-a/deployer"},
     });
-    admin.make("/apis/farwater.dev/v1alpha1/clustergrants", grant, 201).await;
+    admin
+        .make("/apis/farwater.dev/v1alpha1/clustergrants", grant, 201)
+        .await;
     let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/servicedeployments";
     let service = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceDeployment", "metadata": {"name": "web"},
@@ -668,8 +855,12 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     assert_eq!(patched(json!({"spec": {"secrets": null}})).await, 200);
 
     // The same for the receiver of messages that carry a token.
-    admin.make(&roles, allowed("providers", "notificationproviders"), 201).await;
-    admin.make(&bindings, binding("providers", "Role", "providers", "tenant"), 201).await;
+    admin
+        .make(&roles, allowed("providers", "notificationproviders"), 201)
+        .await;
+    admin
+        .make(&bindings, binding("providers", "Role", "providers", "tenant"), 201)
+        .await;
     let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/notificationproviders";
     let provider = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "NotificationProvider", "metadata": {"name": "code"},
@@ -679,7 +870,10 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     admin.make(path, provider, 201).await;
     let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/code"), patch).await;
     assert_eq!(patched(json!({"spec": {"suspend": true}})).await, 200);
-    assert_eq!(patched(json!({"spec": {"address": "https://evil.example.com/a/b"}})).await, 403);
+    assert_eq!(
+        patched(json!({"spec": {"address": "https://evil.example.com/a/b"}})).await,
+        403
+    );
     running.stop().await;
 }
 
@@ -690,12 +884,21 @@ async fn a_database_of_a_server_has_one_hub() {
     let first = start(on_postgres(one.path(), &url)).await.unwrap();
     let answer = Client::of(&first).get("/api/v1/namespaces/farwater-admin").await;
     assert_eq!(answer.code, StatusCode::OK);
-    let Err(error) = start(on_postgres(two.path(), &url)).await else { panic!("it was started") };
-    let HubError::Open(locked @ OpenError::Locked { .. }) = error else { panic!("{error:?}") };
-    assert!(locked.to_string().ends_with("another hub is using the database"), "{locked}");
+    let Err(error) = start(on_postgres(two.path(), &url)).await else {
+        panic!("it was started")
+    };
+    let HubError::Open(locked @ OpenError::Locked { .. }) = error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        locked.to_string().ends_with("another hub is using the database"),
+        "{locked}"
+    );
     first.stop().await;
     // Its keys are different.
-    let Err(error) = start(on_postgres(two.path(), &url)).await else { panic!("it was started") };
+    let Err(error) = start(on_postgres(two.path(), &url)).await else {
+        panic!("it was started")
+    };
     assert!(matches!(error, HubError::Open(OpenError::WrongKey { .. })), "{error:?}");
     start(on_postgres(one.path(), &url)).await.unwrap().stop().await;
 }
@@ -707,8 +910,13 @@ async fn keys_are_never_made_anew_beside_a_database_of_a_server() {
     start(on_postgres(directory.path(), &url)).await.unwrap().stop().await;
     assert!(!directory.path().join("hub.db").exists());
     fs::remove_file(directory.path().join("keys/signing.key")).unwrap();
-    let Err(error) = start(on_postgres(directory.path(), &url)).await else { panic!("it was started") };
-    assert!(matches!(error, HubError::Identity(IdentityError::Missing { .. })), "{error:?}");
+    let Err(error) = start(on_postgres(directory.path(), &url)).await else {
+        panic!("it was started")
+    };
+    assert!(
+        matches!(error, HubError::Identity(IdentityError::Missing { .. })),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -726,7 +934,11 @@ async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
     // The sender is unknown, so the answer gives no details; the log says why.
     assert_eq!(answer.json()["message"], "the token could not be looked up");
     assert_eq!(client.get("/readyz").await.code, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(client.get("/livez").await.code, StatusCode::OK, "a restart of the hub would help nobody");
+    assert_eq!(
+        client.get("/livez").await.code,
+        StatusCode::OK,
+        "a restart of the hub would help nobody"
+    );
     server.restart().await.unwrap();
     let started = Instant::now();
     while client.get("/readyz").await.code != StatusCode::OK {
@@ -735,11 +947,19 @@ async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
     assert_eq!(client.get(maps).await.code, StatusCode::OK);
 
     // While writes fail, existing objects are served.
-    server.set_read_only(url.rsplit('/').next().unwrap(), true).await.unwrap();
-    let refused = client.call(Method::POST, maps, json!({"metadata": {"name": "a"}})).await;
+    server
+        .set_read_only(url.rsplit('/').next().unwrap(), true)
+        .await
+        .unwrap();
+    let refused = client
+        .call(Method::POST, maps, json!({"metadata": {"name": "a"}}))
+        .await;
     assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
     let message = refused.json()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("the database is read-only") && !message.contains(postgres::PASSWORD), "{message}");
+    assert!(
+        message.contains("the database is read-only") && !message.contains(postgres::PASSWORD),
+        "{message}"
+    );
     assert_eq!(client.get(maps).await.code, StatusCode::OK);
     running.stop().await;
 }

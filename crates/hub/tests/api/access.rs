@@ -19,7 +19,17 @@ use crate::support::Served;
 
 /// Senders of requests. All but the first and the last are users of the API. Tenants' roles are bound in `team-a`, and
 /// all requests are for it.
-const ROLES: [&str; 9] = ["no token", "anyone", "view", "edit", "admin", "elsewhere", "monitoring", "root", "agent"];
+const ROLES: [&str; 9] = [
+    "no token",
+    "anyone",
+    "view",
+    "edit",
+    "admin",
+    "elsewhere",
+    "monitoring",
+    "root",
+    "agent",
+];
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/access.md");
 
 /// A request that changes nothing, whoever sends it.
@@ -59,15 +69,24 @@ impl World {
         .unwrap();
         config.auth_info = kube::config::AuthInfo::default();
         let bare = Client::try_from(config).unwrap();
-        let mut world = Self { served, admin, bare, agent_token: String::new() };
+        let mut world = Self {
+            served,
+            admin,
+            bare,
+            agent_token: String::new(),
+        };
         for namespace in ["team-a", "team-b"] {
-            world.make("/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await;
+            world
+                .make("/api/v1/namespaces", json!({"metadata": {"name": namespace}}))
+                .await;
         }
         for role in ["view", "edit", "admin"] {
             world.bind("/rolebindings", "team-a", role, role).await;
         }
         world.bind("/rolebindings", "team-b", "admin", "elsewhere").await;
-        world.bind("/clusterrolebindings", "", "system:monitoring", "monitoring").await;
+        world
+            .bind("/clusterrolebindings", "", "system:monitoring", "monitoring")
+            .await;
         world.bind("/clusterrolebindings", "", "cluster-admin", "root").await;
         world.join().await;
         world
@@ -81,7 +100,11 @@ impl World {
     }
 
     async fn bind(&self, kind: &str, namespace: &str, role: &str, user: &str) {
-        let place = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        let place = if namespace.is_empty() {
+            String::new()
+        } else {
+            format!("/namespaces/{namespace}")
+        };
         let group = "rbac.authorization.k8s.io";
         let binding = json!({
             "metadata": {"name": format!("{user}-matrix")},
@@ -99,7 +122,10 @@ impl World {
         self.make(clusters, cluster).await;
         let invitation = json!({"apiVersion": "farwater.dev/v1alpha1", "kind": "ClusterJoin"});
         let invitation = self.make(&format!("{clusters}/c/join"), invitation).await;
-        let token = invitation["token"].as_str().unwrap_or_else(|| panic!("{invitation}")).to_owned();
+        let token = invitation["token"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{invitation}"))
+            .to_owned();
 
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         let key = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
@@ -130,7 +156,9 @@ impl World {
         };
         let assertion = STANDARD.encode(serde_json::to_vec(&assertion).unwrap());
         let signature = sign(&SignedAssertion::message(&assertion));
-        let answer: TokenAnswer = self.post_agent("token", &SignedAssertion { assertion, signature }).await;
+        let answer: TokenAnswer = self
+            .post_agent("token", &SignedAssertion { assertion, signature })
+            .await;
         self.agent_token = answer.token;
     }
 
@@ -169,7 +197,9 @@ impl World {
     /// `yes`, `401`, `no`, or when.
     async fn ask(&self, role: &str, question: &Question) -> &'static str {
         let mut request = Request::builder().method(question.method).uri(&question.path);
-        let is_api = ["/api", "/openapi", "/metrics"].iter().any(|prefix| question.path.starts_with(prefix));
+        let is_api = ["/api", "/openapi", "/metrics"]
+            .iter()
+            .any(|prefix| question.path.starts_with(prefix));
         let client = match role {
             "no token" => &self.bare,
             "agent" => {
@@ -185,14 +215,27 @@ impl World {
             _ => &self.admin,
         };
         let patch = question.method == "PATCH";
-        let kind = if patch { "application/merge-patch+json" } else { "application/json" };
-        let body = question.body.as_ref().map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let kind = if patch {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
+        let body = question
+            .body
+            .as_ref()
+            .map(|body| body.to_string().into_bytes())
+            .unwrap_or_default();
         let (code, body) = send(client, request.header("content-type", kind).body(body.into()).unwrap()).await;
         match code.as_u16() {
             401 => "401",
             403 if is_not_desired(&body) => "if desired",
             403 => "no",
-            500.. => panic!("{} {}: {code} {}", question.method, question.path, String::from_utf8_lossy(&body)),
+            500.. => panic!(
+                "{} {}: {code} {}",
+                question.method,
+                question.path,
+                String::from_utf8_lossy(&body)
+            ),
             _ => "yes",
         }
     }
@@ -203,9 +246,17 @@ impl World {
         let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .header("content-type", "application/json")
             .header("impersonate-user", user);
-        let (_, body) = send(&self.admin, request.body(review.to_string().into_bytes().into()).unwrap()).await;
+        let (_, body) = send(
+            &self.admin,
+            request.body(review.to_string().into_bytes().into()).unwrap(),
+        )
+        .await;
         let review: Value = serde_json::from_slice(&body).unwrap();
-        if review["status"]["allowed"] == true { "yes" } else { "no" }
+        if review["status"]["allowed"] == true {
+            "yes"
+        } else {
+            "no"
+        }
     }
 }
 
@@ -252,26 +303,50 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         _ => panic!("{method} {path} is served and not in the table of access"),
     };
     let path = path.replace("{*path}", "…");
-    vec![Question { group: "paths".to_owned(), row: format!("{method} {path}"), method, path: asked, body }]
+    vec![Question {
+        group: "paths".to_owned(),
+        row: format!("{method} {path}"),
+        method,
+        path: asked,
+        body,
+    }]
 }
 
 fn questions_of_resource(version: &str, resource: &Value) -> Vec<Question> {
     let name = resource["name"].as_str().unwrap();
     let (plural, subresource) = name.split_once('/').unwrap_or((name, ""));
     let namespaced = resource["namespaced"] == true;
-    let collection =
-        if namespaced { format!("{version}/namespaces/team-a/{plural}") } else { format!("{version}/{plural}") };
+    let collection = if namespaced {
+        format!("{version}/namespaces/team-a/{plural}")
+    } else {
+        format!("{version}/{plural}")
+    };
     // Rights on a namespace come from bindings in it.
     let one = if plural == "namespaces" { "team-a" } else { "none" };
-    let tail = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+    let tail = if subresource.is_empty() {
+        String::new()
+    } else {
+        format!("/{subresource}")
+    };
     let object = format!("{collection}/{one}{tail}");
     let mut questions = Vec::new();
     let mut ask = |verb: &str, method: &'static str, path: String| {
         let body = matches!(method, "POST" | "PUT" | "PATCH").then(|| json!({}));
         let group = version.trim_start_matches("/apis/").trim_start_matches('/').to_owned();
-        questions.push(Question { group, row: format!("{name} {verb}"), method, path, body });
+        questions.push(Question {
+            group,
+            row: format!("{name} {verb}"),
+            method,
+            path,
+            body,
+        });
     };
-    for verb in resource["verbs"].as_array().unwrap().iter().map(|verb| verb.as_str().unwrap()) {
+    for verb in resource["verbs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|verb| verb.as_str().unwrap())
+    {
         match verb {
             "get" => ask(verb, "GET", object.clone()),
             "list" => {
@@ -333,7 +408,12 @@ agent's identity. No role allows `/hook/…`: the hub checks the signature of th
 fn page(table: &Table) -> String {
     let mut text = INTRODUCTION.to_owned();
     for (group, rows) in table {
-        let _ = write!(text, "\n## {group}\n\n| | {} |\n|---|{}\n", ROLES.join(" | "), "---|".repeat(ROLES.len()));
+        let _ = write!(
+            text,
+            "\n## {group}\n\n| | {} |\n|---|{}\n",
+            ROLES.join(" | "),
+            "---|".repeat(ROLES.len())
+        );
         for (row, cells) in rows {
             let _ = writeln!(text, "| {row} | {} |", cells.join(" | "));
         }
@@ -350,15 +430,25 @@ fn check_rules(table: &Table) {
     for (group, rows) in table {
         for (row, cells) in rows {
             let is = |role: &str| cell(cells, role) == "yes";
-            let changes = ["create", "update", "patch", "delete"].iter().any(|verb| row.contains(verb));
+            let changes = ["create", "update", "patch", "delete"]
+                .iter()
+                .any(|verb| row.contains(verb));
             let what = format!("{group}: {row}: {cells:?}");
             if group == "paths" {
                 continue;
             }
-            assert_eq!((cell(cells, "no token"), cell(cells, "agent")), ("401", "401"), "{what}");
+            assert_eq!(
+                (cell(cells, "no token"), cell(cells, "agent")),
+                ("401", "401"),
+                "{what}"
+            );
             assert!(is("root"), "{what}");
             let about_oneself = row.starts_with("selfsubject");
-            assert_eq!(is("anyone") || is("elsewhere") || is("monitoring"), about_oneself, "{what}");
+            assert_eq!(
+                is("anyone") || is("elsewhere") || is("monitoring"),
+                about_oneself,
+                "{what}"
+            );
             if about_oneself {
                 continue;
             }
@@ -398,7 +488,10 @@ async fn every_endpoint_is_asked_by_every_role() {
 
 /// What a user is answered, and its code.
 async fn read_as(world: &World, user: &str, path: &str) -> (StatusCode, Value) {
-    let request = Request::get(path).header("impersonate-user", user).body(Vec::new().into()).unwrap();
+    let request = Request::get(path)
+        .header("impersonate-user", user)
+        .body(Vec::new().into())
+        .unwrap();
     let (code, body) = send(&world.admin, request).await;
     (code, serde_json::from_slice(&body).unwrap())
 }
@@ -412,7 +505,11 @@ async fn granted(world: &World, limit: usize) -> Vec<String> {
         assert_eq!(code, StatusCode::OK, "{page}");
         let items = page["items"].as_array().unwrap();
         assert!(items.len() <= limit, "{page}");
-        names.extend(items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()));
+        names.extend(
+            items
+                .iter()
+                .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()),
+        );
         match page["metadata"]["continue"].as_str() {
             Some(token) => token.clone_into(&mut next),
             None => return names,
@@ -429,11 +526,21 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
     let clusters = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/clusters";
     for (name, env) in [("east", "production"), ("west", "hidden-word"), ("north", "production")] {
         let labels = json!({"env": env, "owner": "hidden-word"});
-        world.make(clusters, ours("Cluster", json!({"name": name, "labels": labels}), json!({}))).await;
+        world
+            .make(
+                clusters,
+                ours("Cluster", json!({"name": name, "labels": labels}), json!({})),
+            )
+            .await;
     }
     // A grant selects it too, but no short name of team-a means a cluster of another tenant.
     let foreign = json!({"name": "foreign", "labels": {"env": "production"}});
-    world.make(&clusters.replace("farwater-admin", "team-b"), ours("Cluster", foreign, json!({}))).await;
+    world
+        .make(
+            &clusters.replace("farwater-admin", "team-b"),
+            ours("Cluster", foreign, json!({})),
+        )
+        .await;
     assert!(granted(&world, 500).await.is_empty(), "without a grant there are none");
     let grants = "/apis/farwater.dev/v1alpha1/clustergrants";
     for (name, namespace, env) in [("a", "team-a", "production"), ("b", "team-b", "hidden-word")] {
@@ -441,22 +548,41 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
             "namespaces": [namespace], "clusterSelector": {"matchLabels": {"env": env}}, "verbs": ["deploy"],
             "serviceAccountName": "farwater",
         });
-        world.make(grants, ours("ClusterGrant", json!({"name": name}), spec)).await;
+        world
+            .make(grants, ours("ClusterGrant", json!({"name": name}), spec))
+            .await;
     }
 
     assert_eq!(granted(&world, 500).await, ["east", "north"]);
     assert_eq!(granted(&world, 1).await, ["east", "north"]);
     let (_, list) = read_as(&world, "view", GRANTED).await;
-    assert!(!list.to_string().contains("hidden-word"), "labels and other clusters stay hidden: {list}");
+    assert!(
+        !list.to_string().contains("hidden-word"),
+        "labels and other clusters stay hidden: {list}"
+    );
     let east = &list["items"][0];
-    assert_eq!(east["spec"]["clusterRef"], json!({"name": "east", "namespace": "farwater-admin"}));
+    assert_eq!(
+        east["spec"]["clusterRef"],
+        json!({"name": "east", "namespace": "farwater-admin"})
+    );
     let ready = east["status"]["ready"].as_str().filter(|ready| *ready != "True");
-    assert_eq!(east["status"], json!({"ready": ready, "connected": false}), "no agent has joined it");
-    for selector in ["labelSelector=owner%3Dhidden-word", "fieldSelector=metadata.name%3Deast"] {
+    assert_eq!(
+        east["status"],
+        json!({"ready": ready, "connected": false}),
+        "no agent has joined it"
+    );
+    for selector in [
+        "labelSelector=owner%3Dhidden-word",
+        "fieldSelector=metadata.name%3Deast",
+    ] {
         let (code, answer) = read_as(&world, "view", &format!("{GRANTED}?{selector}")).await;
         assert_eq!(code, StatusCode::BAD_REQUEST, "{answer}");
     }
-    for (user, path) in [("elsewhere", GRANTED), ("anyone", GRANTED), ("view", &GRANTED.replace("team-a", "team-b"))] {
+    for (user, path) in [
+        ("elsewhere", GRANTED),
+        ("anyone", GRANTED),
+        ("view", &GRANTED.replace("team-a", "team-b")),
+    ] {
         let (code, answer) = read_as(&world, user, path).await;
         assert_eq!(code, StatusCode::FORBIDDEN, "{user} {path}: {answer}");
     }
@@ -466,12 +592,21 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
     let path = clusters.replace("farwater-admin", "team-a");
     world.make(&path, ours("Cluster", own, json!({}))).await;
     assert_eq!(granted(&world, 1).await, ["north", "east"]);
-    let gone = Request::delete(format!("{path}/north")).body(Vec::new().into()).unwrap();
+    let gone = Request::delete(format!("{path}/north"))
+        .body(Vec::new().into())
+        .unwrap();
     assert!(send(&world.admin, gone).await.0.is_success());
 
-    let patch = json!({"metadata": {"labels": {"env": "hidden-word"}}}).to_string().into_bytes();
+    let patch = json!({"metadata": {"labels": {"env": "hidden-word"}}})
+        .to_string()
+        .into_bytes();
     let moved = Request::patch(format!("{clusters}/north")).header("content-type", "application/merge-patch+json");
-    assert!(send(&world.admin, moved.body(patch.into()).unwrap()).await.0.is_success());
+    assert!(
+        send(&world.admin, moved.body(patch.into()).unwrap())
+            .await
+            .0
+            .is_success()
+    );
     assert_eq!(
         granted(&world, 500).await,
         ["east"],
@@ -479,6 +614,9 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
     );
     let gone = Request::delete(format!("{grants}/a")).body(Vec::new().into()).unwrap();
     assert!(send(&world.admin, gone).await.0.is_success());
-    assert!(granted(&world, 500).await.is_empty(), "a grant that is taken away shows nothing any more");
+    assert!(
+        granted(&world, 500).await.is_empty(),
+        "a grant that is taken away shows nothing any more"
+    );
     world.served.stop().await;
 }

@@ -41,7 +41,17 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
     kubectl.feed(&["create", "-f", "-"], GROUND).await;
     for person in ["ada", "bob"] {
         let user = format!("--user={person}");
-        kubectl.run(&["create", "rolebinding", person, "-n", "team-a", "--clusterrole=admin", &user]).await;
+        kubectl
+            .run(&[
+                "create",
+                "rolebinding",
+                person,
+                "-n",
+                "team-a",
+                "--clusterrole=admin",
+                &user,
+            ])
+            .await;
     }
     // A tenant's own cluster of the same name decides nothing.
     let own = "apiVersion: farwater.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east, namespace: team-a, labels: {env: dev}}\nspec: {}\n";
@@ -59,12 +69,23 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
     };
     let refused = async |person: &str, object: &'static str, stated: &str, why: &str| {
         let args: Vec<String> = annotate(person, object, stated).collect();
-        let error = kubectl.refuse(&args.iter().map(String::as_str).collect::<Vec<_>>(), "").await;
+        let error = kubectl
+            .refuse(&args.iter().map(String::as_str).collect::<Vec<_>>(), "")
+            .await;
         assert!(error.contains("(Forbidden)") && error.contains(why), "{error}");
     };
-    let prune = ("approve-prune", "propose-prune", plan.as_str(), "{.status.pruneProposedBy} {.status.approvedBy}");
-    let freeze =
-        ("override-freeze", "propose-override", "a hole", "{.status.overrideProposedBy} {.status.overriddenBy}");
+    let prune = (
+        "approve-prune",
+        "propose-prune",
+        plan.as_str(),
+        "{.status.pruneProposedBy} {.status.approvedBy}",
+    );
+    let freeze = (
+        "override-freeze",
+        "propose-override",
+        "a hole",
+        "{.status.overrideProposedBy} {.status.overriddenBy}",
+    );
     let cases = [
         ("servicedeployment/web", prune, "ClusterGrant everywhere"),
         ("servicedeployment/web", freeze, "Namespace team-a"),
@@ -78,7 +99,9 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
             say("ada", object, &approval).await;
             say("ada", object, &format!("farwater.dev/{approve}-")).await;
             let asks = "farwater.dev/approvals=freezeOverrides=2";
-            kubectl.run(&["annotate", "--overwrite", "namespace", "team-a", asks]).await;
+            kubectl
+                .run(&["annotate", "--overwrite", "namespace", "team-a", asks])
+                .await;
         }
         let missing =
             format!("needs two people, by {asker}: nothing is proposed yet; propose it with `kubectl annotate");
@@ -97,7 +120,16 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         };
         let change =
             json!({"metadata": {"annotations": {format!("farwater.dev/{approve}"): text}}, "spec": spec}).to_string();
-        let patch = ["patch", object, "-n", "team-a", "--as=bob", "--type=merge", "-p", &change];
+        let patch = [
+            "patch",
+            object,
+            "-n",
+            "team-a",
+            "--as=bob",
+            "--type=merge",
+            "-p",
+            &change,
+        ];
         let both = kubectl.refuse(&patch, "").await;
         assert!(both.contains("the same write changes the spec"), "{both}");
         say("bob", object, &approval).await;
@@ -107,10 +139,20 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         say("ada", object, &proposal).await;
         say("bob", object, &approval).await;
         let read = format!("jsonpath={people}");
-        assert_eq!(kubectl.run(&["get", object, "-n", "team-a", "-o", &read]).await, "ada bob");
-        kubectl.run(&["annotate", "namespace", "team-a", "farwater.dev/approvals-"]).await;
+        assert_eq!(
+            kubectl.run(&["get", object, "-n", "team-a", "-o", &read]).await,
+            "ada bob"
+        );
+        kubectl
+            .run(&["annotate", "namespace", "team-a", "farwater.dev/approvals-"])
+            .await;
     }
-    let error = kubectl.refuse(&["annotate", "namespace", "team-a", "farwater.dev/approvals=two"], "").await;
-    assert!(error.contains("metadata.annotations[farwater.dev/approvals]: Invalid value: \"two\""), "{error}");
+    let error = kubectl
+        .refuse(&["annotate", "namespace", "team-a", "farwater.dev/approvals=two"], "")
+        .await;
+    assert!(
+        error.contains("metadata.annotations[farwater.dev/approvals]: Invalid value: \"two\""),
+        "{error}"
+    );
     served.stop().await;
 }

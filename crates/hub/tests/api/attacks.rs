@@ -26,10 +26,16 @@ impl World {
         let admin = client(&served.running.admin_kubeconfig, None).await.unwrap();
         let world = Self { served, admin };
         for name in ["team-a", "team-b"] {
-            world.make("/api/v1/namespaces", json!({"metadata": {"name": name}})).await;
+            world
+                .make("/api/v1/namespaces", json!({"metadata": {"name": name}}))
+                .await;
         }
-        world.bind("team-a", "view", json!({"kind": "User", "name": "viewer"})).await;
-        world.bind("team-a", "cluster-admin", json!({"kind": "User", "name": "owner"})).await;
+        world
+            .bind("team-a", "view", json!({"kind": "User", "name": "viewer"}))
+            .await;
+        world
+            .bind("team-a", "cluster-admin", json!({"kind": "User", "name": "owner"}))
+            .await;
         world
     }
 
@@ -38,7 +44,9 @@ impl World {
         if let Some(user) = user {
             request = request.header("impersonate-user", user);
         }
-        let answer = self.admin.send(request.body(Body::from(body.to_string().into_bytes())).unwrap());
+        let answer = self
+            .admin
+            .send(request.body(Body::from(body.to_string().into_bytes())).unwrap());
         let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
         let code = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -60,7 +68,8 @@ impl World {
             "metadata": {"name": name}, "subjects": [subject],
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         });
-        self.make(&format!("{RBAC}/namespaces/{namespace}/rolebindings"), body).await;
+        self.make(&format!("{RBAC}/namespaces/{namespace}/rolebindings"), body)
+            .await;
     }
 
     async fn delete(&self, path: &str) {
@@ -77,34 +86,102 @@ async fn a_namespace_is_not_reached_through_another() {
     let label = json!({"metadata": {"annotations": {"farwater.dev/freeze-prunes": "true"}}});
     for (method, path, kind, body) in [
         ("GET", format!("{mine}/namespaces"), "application/json", json!({})),
-        ("GET", format!("{mine}/namespaces?watch=true&timeoutSeconds=1"), "application/json", json!({})),
-        ("GET", format!("{mine}/namespaces/team-b"), "application/json", json!({})),
-        ("GET", format!("{mine}/namespaces?fieldSelector=metadata.name=team-b"), "application/json", json!({})),
-        ("GET", format!("{mine}/%6eamespaces/team-b"), "application/json", json!({})),
-        ("POST", format!("{mine}/namespaces"), "application/json", json!({"metadata": {"name": "team-c"}})),
-        ("PATCH", format!("{mine}/namespaces/farwater-admin"), merge, label.clone()),
-        ("PATCH", format!("{mine}/namespaces/team-b/status"), merge, label.clone()),
-        ("PUT", format!("{mine}/namespaces/team-b"), "application/json", json!({"metadata": {"name": "team-b"}})),
-        ("DELETE", format!("{mine}/namespaces/team-b"), "application/json", json!({})),
+        (
+            "GET",
+            format!("{mine}/namespaces?watch=true&timeoutSeconds=1"),
+            "application/json",
+            json!({}),
+        ),
+        (
+            "GET",
+            format!("{mine}/namespaces/team-b"),
+            "application/json",
+            json!({}),
+        ),
+        (
+            "GET",
+            format!("{mine}/namespaces?fieldSelector=metadata.name=team-b"),
+            "application/json",
+            json!({}),
+        ),
+        (
+            "GET",
+            format!("{mine}/%6eamespaces/team-b"),
+            "application/json",
+            json!({}),
+        ),
+        (
+            "POST",
+            format!("{mine}/namespaces"),
+            "application/json",
+            json!({"metadata": {"name": "team-c"}}),
+        ),
+        (
+            "PATCH",
+            format!("{mine}/namespaces/farwater-admin"),
+            merge,
+            label.clone(),
+        ),
+        (
+            "PATCH",
+            format!("{mine}/namespaces/team-b/status"),
+            merge,
+            label.clone(),
+        ),
+        (
+            "PUT",
+            format!("{mine}/namespaces/team-b"),
+            "application/json",
+            json!({"metadata": {"name": "team-b"}}),
+        ),
+        (
+            "DELETE",
+            format!("{mine}/namespaces/team-b"),
+            "application/json",
+            json!({}),
+        ),
         ("DELETE", format!("{mine}/namespaces"), "application/json", json!({})),
         // Kinds that lie in no namespace, and a namespace in itself.
-        ("GET", format!("{RBAC}/namespaces/team-a/clusterroles"), "application/json", json!({})),
-        ("GET", format!("{mine}/namespaces/team-a"), "application/json", json!({})),
+        (
+            "GET",
+            format!("{RBAC}/namespaces/team-a/clusterroles"),
+            "application/json",
+            json!({}),
+        ),
+        (
+            "GET",
+            format!("{mine}/namespaces/team-a"),
+            "application/json",
+            json!({}),
+        ),
     ] {
         for user in ["viewer", "owner"] {
             let (code, answer) = world.send(Some(user), method, &path, kind, &body).await;
             assert!(matches!(code, 403 | 404), "{user} {method} {path}: {code} {answer:#}");
-            assert!(answer["metadata"]["uid"].is_null() && answer["items"].is_null(), "{path}: {answer:#}");
+            assert!(
+                answer["metadata"]["uid"].is_null() && answer["items"].is_null(),
+                "{path}: {answer:#}"
+            );
         }
         let (code, answer) = world.send(None, method, &path, kind, &body).await;
         assert_eq!(code, 404, "also for administrators: {method} {path}: {answer:#}");
     }
-    let (_, list) = world.send(None, "GET", "/api/v1/namespaces", "application/json", &json!({})).await;
-    let found = |name: &str| list["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == name);
+    let (_, list) = world
+        .send(None, "GET", "/api/v1/namespaces", "application/json", &json!({}))
+        .await;
+    let found = |name: &str| {
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|item| item["metadata"]["name"] == name)
+    };
     assert!(found("team-b").unwrap()["metadata"]["deletionTimestamp"].is_null() && found("team-c").is_none());
     assert!(found("farwater-admin").unwrap()["metadata"]["annotations"]["farwater.dev/freeze-prunes"].is_null());
     // The canonical path is served as before.
-    let (code, _) = world.send(Some("owner"), "GET", mine, "application/json", &json!({})).await;
+    let (code, _) = world
+        .send(Some("owner"), "GET", mine, "application/json", &json!({}))
+        .await;
     assert_eq!(code, 200);
     world.served.stop().await;
 }
@@ -128,18 +205,41 @@ async fn nothing_that_is_sent_is_nested_deeper_than_what_is_stored() {
     });
     let contexts = "/apis/farwater.dev/v1alpha1/namespaces/team-a/servicecontexts";
     for (method, path, kind, body) in [
-        ("PATCH", format!("{path}/a"), "application/json-patch+json", json!(operations)),
-        ("PATCH", format!("{path}/a"), "application/merge-patch+json", json!({"data": nested(115)})),
-        ("PATCH", format!("{path}/a"), "application/strategic-merge-patch+json", json!({"data": nested(115)})),
+        (
+            "PATCH",
+            format!("{path}/a"),
+            "application/json-patch+json",
+            json!(operations),
+        ),
+        (
+            "PATCH",
+            format!("{path}/a"),
+            "application/merge-patch+json",
+            json!({"data": nested(115)}),
+        ),
+        (
+            "PATCH",
+            format!("{path}/a"),
+            "application/strategic-merge-patch+json",
+            json!({"data": nested(115)}),
+        ),
         ("POST", contexts.to_owned(), "application/json", policy.clone()),
     ] {
         let (code, answer) = world.send(None, method, &path, kind, &body).await;
         assert_eq!(code, 422, "{method} {path} {kind}: {answer:#}");
-        assert!(answer["message"].as_str().unwrap().contains("nested more than 110 levels deep"), "{answer:#}");
+        assert!(
+            answer["message"]
+                .as_str()
+                .unwrap()
+                .contains("nested more than 110 levels deep"),
+            "{answer:#}"
+        );
     }
     // YAML ends earlier.
     let apply = format!("{contexts}/deep?fieldManager=x");
-    let (code, answer) = world.send(None, "PATCH", &apply, "application/apply-patch+yaml", &policy).await;
+    let (code, answer) = world
+        .send(None, "PATCH", &apply, "application/apply-patch+yaml", &policy)
+        .await;
     assert_eq!(code, 400, "{answer:#}");
     world.make(path, json!({"metadata": {"name": "b"}})).await;
     world.served.stop().await;
@@ -150,10 +250,17 @@ async fn ends_with(world: &World, change: impl AsyncFnOnce(), token: &str, code:
     let secrets = "/api/v1/namespaces/team-a/secrets";
     let kubeconfig = kube::config::Kubeconfig::read_from(&world.served.running.admin_kubeconfig).unwrap();
     let options = kube::config::KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    config.auth_info = kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() };
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    config.auth_info = kube::config::AuthInfo {
+        token: Some(token.to_owned().into()),
+        ..Default::default()
+    };
     let watcher = Client::try_from(config).unwrap();
-    let request = Request::get(format!("{secrets}?watch=true&timeoutSeconds=100000000")).body(Body::empty()).unwrap();
+    let request = Request::get(format!("{secrets}?watch=true&timeoutSeconds=100000000"))
+        .body(Body::empty())
+        .unwrap();
     let mut watch = watcher.send(request).await.unwrap().into_body();
     change().await;
     let begun = std::time::Instant::now();
@@ -165,10 +272,19 @@ async fn ends_with(world: &World, change: impl AsyncFnOnce(), token: &str, code:
     };
     tokio::time::timeout(PATIENCE, ending).await.expect("the watch ends");
     let took = begun.elapsed();
-    world.make(secrets, json!({"metadata": {"generateName": "later-"}})).await;
-    let last = seen.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap();
+    world
+        .make(secrets, json!({"metadata": {"generateName": "later-"}}))
+        .await;
+    let last = seen
+        .split(|byte| *byte == b'\n')
+        .rfind(|line| !line.is_empty())
+        .unwrap();
     let last: Value = serde_json::from_slice(last).unwrap();
-    assert_eq!((&last["type"], &last["object"]["code"]), (&json!("ERROR"), &json!(code)), "{last:#}");
+    assert_eq!(
+        (&last["type"], &last["object"]["code"]),
+        (&json!("ERROR"), &json!(code)),
+        "{last:#}"
+    );
     assert!(took < PATIENCE, "{took:?}");
 }
 
@@ -177,13 +293,33 @@ async fn a_watch_ends_with_the_right_and_with_the_account_that_it_was_opened_wit
     let world = World::start().await;
     let accounts = "/api/v1/namespaces/team-a/serviceaccounts";
     world.make(accounts, json!({"metadata": {"name": "reader"}})).await;
-    world.bind("team-a", "admin", json!({"kind": "ServiceAccount", "name": "reader", "namespace": "team-a"})).await;
-    let token = world.make(&format!("{accounts}/reader/token"), json!({"spec": {}})).await;
+    world
+        .bind(
+            "team-a",
+            "admin",
+            json!({"kind": "ServiceAccount", "name": "reader", "namespace": "team-a"}),
+        )
+        .await;
+    let token = world
+        .make(&format!("{accounts}/reader/token"), json!({"spec": {}}))
+        .await;
     let token = token["status"]["token"].as_str().unwrap().to_owned();
     let binding = format!("{RBAC}/namespaces/team-a/rolebindings/admin-reader");
     ends_with(&world, async || world.delete(&binding).await, &token, 403).await;
-    world.bind("team-a", "admin", json!({"kind": "ServiceAccount", "name": "reader", "namespace": "team-a"})).await;
-    ends_with(&world, async || world.delete(&format!("{accounts}/reader")).await, &token, 401).await;
+    world
+        .bind(
+            "team-a",
+            "admin",
+            json!({"kind": "ServiceAccount", "name": "reader", "namespace": "team-a"}),
+        )
+        .await;
+    ends_with(
+        &world,
+        async || world.delete(&format!("{accounts}/reader")).await,
+        &token,
+        401,
+    )
+    .await;
     world.served.stop().await;
 }
 
@@ -191,7 +327,9 @@ async fn a_watch_ends_with_the_right_and_with_the_account_that_it_was_opened_wit
 async fn what_lies_in_another_namespace_holds_no_deletion() {
     let world = World::start().await;
     let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
-    let owner = world.make(&maps("team-a"), json!({"metadata": {"name": "owner"}})).await;
+    let owner = world
+        .make(&maps("team-a"), json!({"metadata": {"name": "owner"}}))
+        .await;
     let reference = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true,
     });
@@ -219,6 +357,9 @@ async fn a_policys_limit_that_makes_no_sense_is_refused() {
     let path = "/apis/farwater.dev/v1alpha1/agentpolicies";
     let (code, answer) = world.send(None, "POST", path, "application/json", &policy).await;
     assert_eq!(code, 422, "{answer:#}");
-    assert!(answer["message"].as_str().unwrap().contains("spec.maxUnavailable"), "{answer:#}");
+    assert!(
+        answer["message"].as_str().unwrap().contains("spec.maxUnavailable"),
+        "{answer:#}"
+    );
     world.served.stop().await;
 }

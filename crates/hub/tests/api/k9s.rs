@@ -69,7 +69,11 @@ impl K9s {
             .arg("--splashless")
             .args(arguments);
         let terminal = Terminal::start("k9s", command, &log).unwrap();
-        Self { terminal, log, _home: home }
+        Self {
+            terminal,
+            log,
+            _home: home,
+        }
     }
 
     fn press(&self, keys: &[&str]) {
@@ -87,7 +91,11 @@ impl K9s {
     fn quit(mut self) -> Vec<String> {
         self.press(&[":quit", ENTER]);
         let status = self.terminal.wait_for_end(PATIENCE);
-        assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", self.terminal.screen());
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{status:?}\n{}",
+            self.terminal.screen()
+        );
         let log = fs::read_to_string(&self.log).unwrap();
         assert!(log.contains("K9s starting up"), "{log}");
         errors_of(&log)
@@ -104,7 +112,10 @@ fn errors_of(log: &str) -> Vec<String> {
         left -= usize::from(is);
         is || line.contains("Flash error") && line.ends_with("\"context canceled\"")
     };
-    log.lines().filter(|line| line.contains("ERR") && !is_of_a_left_table(line)).map(str::to_owned).collect()
+    log.lines()
+        .filter(|line| line.contains("ERR") && !is_of_a_left_table(line))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Lines of what is shown, without the spaces that align it.
@@ -138,14 +149,31 @@ async fn k9s_shows_follows_and_deletes_our_kinds() {
     let served = Served::start().await;
     let kubectl = objects(&served).await;
     let k9s = K9s::start(&served, &["--all-namespaces", "--command", "servicedeployments"]);
-    k9s.until("both deployments", |screen| screen.has_row("team mail") && screen.has_row("team shop")).await;
+    k9s.until("both deployments", |screen| {
+        screen.has_row("team mail") && screen.has_row("team shop")
+    })
+    .await;
     k9s.until("why they are not ready", |screen| {
         screen.has_row("team shop False GitRepository infra has no revision yet east deploy/shop")
     })
     .await;
     let path = r#"{"spec":{"path":"deploy/store"}}"#;
-    kubectl.run(&["patch", "servicedeployment", "shop", "-n", "team", "--type=merge", "-p", path]).await;
-    k9s.until("the change of another", |screen| screen.has("east deploy/store") && !screen.has("deploy/shop")).await;
+    kubectl
+        .run(&[
+            "patch",
+            "servicedeployment",
+            "shop",
+            "-n",
+            "team",
+            "--type=merge",
+            "-p",
+            path,
+        ])
+        .await;
+    k9s.until("the change of another", |screen| {
+        screen.has("east deploy/store") && !screen.has("deploy/shop")
+    })
+    .await;
 
     k9s.press(&[":clusters", ENTER]);
     k9s.until("the cluster", |screen| {
@@ -154,7 +182,10 @@ async fn k9s_shows_follows_and_deletes_our_kinds() {
     .await;
 
     k9s.press(&[":servicedeployments", ENTER]);
-    k9s.until("both deployments again", |screen| screen.has_row("team mail") && screen.has_row("team shop")).await;
+    k9s.until("both deployments again", |screen| {
+        screen.has_row("team mail") && screen.has_row("team shop")
+    })
+    .await;
     k9s.press(&["/shop", ENTER]);
     let only_shop = |screen: &Screen| screen.has_row("team shop") && !screen.has_row("team mail");
     k9s.until("the one that is searched", only_shop).await;
@@ -173,11 +204,19 @@ async fn k9s_shows_follows_and_deletes_our_kinds() {
     k9s.press(&[ESCAPE]);
     k9s.until("the one that is searched", only_shop).await;
     k9s.press(&[CONTROL_D]);
-    k9s.until("the question", |screen| screen.has("Delete servicedeployments team/shop?")).await;
+    k9s.until("the question", |screen| {
+        screen.has("Delete servicedeployments team/shop?")
+    })
+    .await;
     // From "Cancel" to "OK".
     k9s.press(&[TAB, ENTER]);
-    k9s.until("it to be gone", |screen| !screen.has("team/shop") && !screen.has_row("team shop")).await;
-    kubectl.refuse(&["get", "servicedeployment", "shop", "-n", "team"], "").await;
+    k9s.until("it to be gone", |screen| {
+        !screen.has("team/shop") && !screen.has_row("team shop")
+    })
+    .await;
+    kubectl
+        .refuse(&["get", "servicedeployment", "shop", "-n", "team"], "")
+        .await;
     kubectl.run(&["get", "servicedeployment", "mail", "-n", "team"]).await;
     assert_eq!(k9s.quit(), [""; 0]);
     served.stop().await;
@@ -191,17 +230,53 @@ async fn k9s_shows_a_reader_of_one_namespace_what_it_may_read() {
     let in_team = async |args: &[&str]| kubectl.run(&[args, &["-n", "team"]].concat()).await;
     in_team(&["create", "serviceaccount", "reader"]).await;
     let verbs = "--verb=get,list,watch";
-    in_team(&["create", "role", "reader", verbs, "--resource=servicedeployments.farwater.dev"]).await;
-    in_team(&["create", "rolebinding", "reader", "--role=reader", "--serviceaccount=team:reader"]).await;
+    in_team(&[
+        "create",
+        "role",
+        "reader",
+        verbs,
+        "--resource=servicedeployments.farwater.dev",
+    ])
+    .await;
+    in_team(&[
+        "create",
+        "rolebinding",
+        "reader",
+        "--role=reader",
+        "--serviceaccount=team:reader",
+    ])
+    .await;
     let token = in_team(&["create", "token", "reader"]).await;
-    let k9s = K9s::start(&served, &["--token", token.trim(), "--namespace", "team", "--command", "servicedeployments"]);
-    k9s.until("both deployments", |screen| screen.has_row("mail False") && screen.has_row("shop False")).await;
+    let k9s = K9s::start(
+        &served,
+        &[
+            "--token",
+            token.trim(),
+            "--namespace",
+            "team",
+            "--command",
+            "servicedeployments",
+        ],
+    );
+    k9s.until("both deployments", |screen| {
+        screen.has_row("mail False") && screen.has_row("shop False")
+    })
+    .await;
     k9s.press(&[":clusters", ENTER]);
-    k9s.until("the refusal", |screen| screen.has("list access denied for user on \"team\":farwater.")).await;
+    k9s.until("the refusal", |screen| {
+        screen.has("list access denied for user on \"team\":farwater.")
+    })
+    .await;
     // Dismissed, or it would take the next keys.
     k9s.press(&[ENTER]);
-    k9s.until("the deployments", |screen| screen.has_row("shop False") && !screen.has("access denied")).await;
+    k9s.until("the deployments", |screen| {
+        screen.has_row("shop False") && !screen.has("access denied")
+    })
+    .await;
     let errors = k9s.quit();
-    assert!(errors.len() == 1 && errors[0].contains("list access denied"), "{errors:?}");
+    assert!(
+        errors.len() == 1 && errors[0].contains("list access denied"),
+        "{errors:?}"
+    );
     served.stop().await;
 }

@@ -42,13 +42,42 @@ async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
     let kubectl = served.newest();
     kubectl.feed(&["apply", "-f", "-"], GROUND).await;
     kubectl.feed(&["apply", "-f", "-"], SHOP).await;
-    let names = |kind: &'static str| ["get", kind, "-n", "farwater-admin", "-o", "jsonpath={.items[*].metadata.name}"];
+    let names = |kind: &'static str| {
+        [
+            "get",
+            kind,
+            "-n",
+            "farwater-admin",
+            "-o",
+            "jsonpath={.items[*].metadata.name}",
+        ]
+    };
     kubectl.wait(&names("sd"), "namespace-shop-east").await;
     let set = |patch: &'static str| {
-        ["patch", "sds", "namespace-shop", "-n", "farwater-admin", "--type", "merge", "-p", patch]
+        [
+            "patch",
+            "sds",
+            "namespace-shop",
+            "-n",
+            "farwater-admin",
+            "--type",
+            "merge",
+            "-p",
+            patch,
+        ]
     };
     let service = |patch: &'static str| {
-        ["patch", "sd", "namespace-shop-east", "-n", "farwater-admin", "--type", "merge", "-p", patch]
+        [
+            "patch",
+            "sd",
+            "namespace-shop-east",
+            "-n",
+            "farwater-admin",
+            "--type",
+            "merge",
+            "-p",
+            patch,
+        ]
     };
     for refused in [
         &set(r#"{"spec": {"deletionPolicy": "Delete"}}"#)[..],
@@ -56,7 +85,14 @@ async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
         &set(r#"{"metadata": {"ownerReferences": null}}"#),
         &["delete", "sds", "namespace-shop", "-n", "farwater-admin"],
         &service(r#"{"spec": {"configuration": {"objects": ""}}}"#),
-        &["label", "sd", "namespace-shop-east", "-n", "farwater-admin", "team=mine"],
+        &[
+            "label",
+            "sd",
+            "namespace-shop-east",
+            "-n",
+            "farwater-admin",
+            "team=mine",
+        ],
         &["delete", "sd", "namespace-shop-east", "-n", "farwater-admin"],
     ] {
         let told = kubectl.refuse(refused, "").await;
@@ -66,7 +102,9 @@ async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
         );
     }
     kubectl.run(&service(r#"{"spec": {"suspend": true}}"#)).await;
-    kubectl.run(&["annotate", "sds", "namespace-shop", "-n", "farwater-admin", "note=x"]).await;
+    kubectl
+        .run(&["annotate", "sds", "namespace-shop", "-n", "farwater-admin", "note=x"])
+        .await;
     // Nobody else states such a source.
     let stated = "
 apiVersion: farwater.dev/v1alpha1
@@ -80,7 +118,12 @@ spec: {clusterRef: {name: east}, targetNamespace: web, sourceRef: {kind: Managed
     let stated = stated
         .replace("ServiceDeployment", "ServiceSet")
         .replace("spec: {clusterRef: {name: east}, ", "spec: {template: {spec: {");
-    let told = kubectl.refuse(&["create", "-f", "-"], &stated.replace("name: shop}}", "name: shop}}}}")).await;
+    let told = kubectl
+        .refuse(
+            &["create", "-f", "-"],
+            &stated.replace("name: shop}}", "name: shop}}}}"),
+        )
+        .await;
     assert!(told.contains(words), "{told}");
 
     let path = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/managednamespaces/shop/plan";
@@ -99,7 +142,9 @@ spec: {clusterRef: {name: east}, targetNamespace: web, sourceRef: {kind: Managed
     assert_eq!(plan["status"]["changed"][0], changed, "{plan}");
 
     // A change says who has made it, down to the services.
-    kubectl.feed(&["apply", "-f", "-"], &SHOP.replace("team: a", "team: b")).await;
+    kubectl
+        .feed(&["apply", "-f", "-"], &SHOP.replace("team: a", "team: b"))
+        .await;
     let author = [
         "get",
         "sd",
@@ -111,7 +156,10 @@ spec: {clusterRef: {name: east}, targetNamespace: web, sourceRef: {kind: Managed
     ];
     kubectl.wait(&author, "3 farwater-admin").await;
     let columns = kubectl.run(&["get", "fwmn", "-n", "farwater-admin"]).await;
-    assert!(columns.contains("CLUSTERS") && columns.contains("healthy on 0 of 1"), "{columns}");
+    assert!(
+        columns.contains("CLUSTERS") && columns.contains("healthy on 0 of 1"),
+        "{columns}"
+    );
 
     // It goes, and all that was made of it with it.
     kubectl.run(&["delete", "fwmn", "shop", "-n", "farwater-admin"]).await;
@@ -127,17 +175,35 @@ async fn a_namespace_that_no_cluster_would_take_is_refused_with_the_place_and_th
     kubectl.feed(&["apply", "-f", "-"], GROUND).await;
     kubectl.feed(&["apply", "-f", "-"], SHOP).await;
     for (change, expected) in [
-        (("{pods: 20}", "{pods: few}"), "spec.resourceQuota.hard[pods]: Invalid value: \"few\" is no quantity"),
+        (
+            ("{pods: 20}", "{pods: few}"),
+            "spec.resourceQuota.hard[pods]: Invalid value: \"few\" is no quantity",
+        ),
         (
             ("{pods: 20}", "{pod: 20}"),
             "spec.resourceQuota.hard[pod]: Invalid value: \"pod\" is nothing that a quota is of",
         ),
         (("{team: a}", "{team: a b}"), "spec.labels: Invalid value: \"a b\""),
-        (("{team: a}", "{farwater.dev/x: a}"), "begins with farwater.dev/, which is for the agent"),
-        (("  labels: {team: a}", "  annotations: {'a b': x}"), "spec.annotations: Invalid value: \"a b\""),
-        (("  labels: {team: a}", "  namespace: other"), "spec.namespace: Invalid value: \"other\": field is immutable"),
-        (("  labels: {team: a}", "  rollout: {maxUnavailable: none}"), "spec.rollout.maxUnavailable"),
-        (("  labels: {team: a}", "  limitRange: {limits: [{type: Node}]}"), "spec.limitRange.limits[0].type"),
+        (
+            ("{team: a}", "{farwater.dev/x: a}"),
+            "begins with farwater.dev/, which is for the agent",
+        ),
+        (
+            ("  labels: {team: a}", "  annotations: {'a b': x}"),
+            "spec.annotations: Invalid value: \"a b\"",
+        ),
+        (
+            ("  labels: {team: a}", "  namespace: other"),
+            "spec.namespace: Invalid value: \"other\": field is immutable",
+        ),
+        (
+            ("  labels: {team: a}", "  rollout: {maxUnavailable: none}"),
+            "spec.rollout.maxUnavailable",
+        ),
+        (
+            ("  labels: {team: a}", "  limitRange: {limits: [{type: Node}]}"),
+            "spec.limitRange.limits[0].type",
+        ),
     ] {
         let manifest = SHOP.replace(change.0, change.1);
         assert_ne!(manifest, SHOP);
@@ -145,9 +211,24 @@ async fn a_namespace_that_no_cluster_would_take_is_refused_with_the_place_and_th
         assert!(told.contains(expected), "{change:?}: {told}");
     }
     // Whoever has a Secret sent to clusters must be allowed to read it.
-    kubectl.run(&["create", "rolebinding", "eve", "-n", "team-a", "--role=writer", "--user=eve"]).await;
-    let sent = SHOP.replace("farwater-admin", "team-a").replace("labels: {team: a}", "pullSecrets: [{name: registry}]");
+    kubectl
+        .run(&[
+            "create",
+            "rolebinding",
+            "eve",
+            "-n",
+            "team-a",
+            "--role=writer",
+            "--user=eve",
+        ])
+        .await;
+    let sent = SHOP
+        .replace("farwater-admin", "team-a")
+        .replace("labels: {team: a}", "pullSecrets: [{name: registry}]");
     let told = kubectl.refuse(&["create", "--as=eve", "-f", "-"], &sent).await;
-    assert!(told.contains("it names Secret registry, which eve may not get"), "{told}");
+    assert!(
+        told.contains("it names Secret registry, which eve may not get"),
+        "{told}"
+    );
     served.stop().await;
 }

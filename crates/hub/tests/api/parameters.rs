@@ -61,9 +61,21 @@ async fn who_names_an_object_in_parameters_must_be_allowed_to_read_it() {
     let kubectl = served.newest();
     kubectl.run(&["create", "namespace", "team-a"]).await;
     kubectl.feed(&["create", "-f", "-"], GROUND).await;
-    kubectl.run(&["create", "rolebinding", "writer", "-n", "team-a", "--role=writer", "--user=writer"]).await;
+    kubectl
+        .run(&[
+            "create",
+            "rolebinding",
+            "writer",
+            "-n",
+            "team-a",
+            "--role=writer",
+            "--user=writer",
+        ])
+        .await;
     let refused = async |manifest: &str, expected: &str| {
-        let error = kubectl.refuse(&["apply", "--as=writer", "--server-side", "-f", "-"], manifest).await;
+        let error = kubectl
+            .refuse(&["apply", "--as=writer", "--server-side", "-f", "-"], manifest)
+            .await;
         assert!(error.contains("(Forbidden)") && error.contains(expected), "{error}");
     };
     let secret = "it names Secret database, which writer may not get";
@@ -74,7 +86,12 @@ async fn who_names_an_object_in_parameters_must_be_allowed_to_read_it() {
 
     // Who may read the context shares it.
     let apply = ["apply", "--as=writer", "--server-side", "-f", "-"];
-    kubectl.feed(&apply, &service("web", "[{from: {context: network}}, {from: {secret: own}}]")).await;
+    kubectl
+        .feed(
+            &apply,
+            &service("web", "[{from: {context: network}}, {from: {secret: own}}]"),
+        )
+        .await;
     // What somebody else has named stays, and no key is added to it.
     kubectl
         .feed(
@@ -85,7 +102,17 @@ async fn who_names_an_object_in_parameters_must_be_allowed_to_read_it() {
     let merge = |parameters: &str| format!("{{\"spec\":{{\"suspend\":true,\"parameters\":{parameters}}}}}");
     let patch = async |parameters: &str, allowed: bool| {
         let merge = merge(parameters);
-        let arguments = ["patch", "--as=writer", "-n", "team-a", "sd", "web", "--type=merge", "-p", &merge];
+        let arguments = [
+            "patch",
+            "--as=writer",
+            "-n",
+            "team-a",
+            "sd",
+            "web",
+            "--type=merge",
+            "-p",
+            &merge,
+        ];
         match allowed {
             true => drop(kubectl.run(&arguments).await),
             false => {
@@ -94,11 +121,25 @@ async fn who_names_an_object_in_parameters_must_be_allowed_to_read_it() {
             }
         }
     };
-    patch(r#"[{"from":{"secret":"database"},"keys":["user"],"prefix":"db_"}]"#, true).await;
+    patch(
+        r#"[{"from":{"secret":"database"},"keys":["user"],"prefix":"db_"}]"#,
+        true,
+    )
+    .await;
     patch(r#"[{"from":{"secret":"database"},"keys":["user","password"]}]"#, false).await;
     patch(r#"[{"from":{"secret":"database"}}]"#, false).await;
     let elsewhere = r#"{"spec":{"targetNamespace":"other"}}"#;
-    let arguments = ["patch", "--as=writer", "-n", "team-a", "sd", "web", "--type=merge", "-p", elsewhere];
+    let arguments = [
+        "patch",
+        "--as=writer",
+        "-n",
+        "team-a",
+        "sd",
+        "web",
+        "--type=merge",
+        "-p",
+        elsewhere,
+    ];
     let error = kubectl.refuse(&arguments, "").await;
     assert!(error.contains(secret), "{error}");
     served.stop().await;
@@ -109,14 +150,31 @@ async fn contexts_hold_any_values_and_what_makes_no_sense_is_refused_without_quo
     let served = Served::start().await;
     for kubectl in served.kubectls() {
         let namespace = "team-a";
-        kubectl.run(&["delete", "namespace", namespace, "--ignore-not-found", "--wait"]).await;
+        kubectl
+            .run(&["delete", "namespace", namespace, "--ignore-not-found", "--wait"])
+            .await;
         kubectl.run(&["create", "namespace", namespace]).await;
-        kubectl.run(&["delete", "clustergrant", "team-a", "--ignore-not-found"]).await;
+        kubectl
+            .run(&["delete", "clustergrant", "team-a", "--ignore-not-found"])
+            .await;
         // As it is, kubectl 1.36 takes nulls away.
         kubectl.feed(&["apply", "--server-side", "-f", "-"], GROUND).await;
-        let deep = ["get", "fwctx", "network", "-n", namespace, "-o", "jsonpath={.spec.configuration.deep}"];
+        let deep = [
+            "get",
+            "fwctx",
+            "network",
+            "-n",
+            namespace,
+            "-o",
+            "jsonpath={.spec.configuration.deep}",
+        ];
         assert_eq!(kubectl.run(&deep).await, r#"{"list":[1,{"a":null}]}"#);
-        assert!(kubectl.run(&["explain", "servicecontext.spec"]).await.contains("secretRefs"));
+        assert!(
+            kubectl
+                .run(&["explain", "servicecontext.spec"])
+                .await
+                .contains("secretRefs")
+        );
         let shown = kubectl.run(&["get", "servicecontexts", "-n", namespace]).await;
         assert!(shown.starts_with("NAME") && !shown.contains("example.com"), "{shown}");
         for (manifest, expected) in [
@@ -136,12 +194,20 @@ async fn contexts_hold_any_values_and_what_makes_no_sense_is_refused_without_quo
                 service("web", "[{from: {secret: database, context: network}}]"),
                 "spec.parameters[0]: Invalid value: from names exactly one of context, configMap, secret, clusterSecret and cluster",
             ),
-            (service("web", "[{from: {cluster: Nodes}}]"), "Unsupported value: \"Nodes\""),
+            (
+                service("web", "[{from: {cluster: Nodes}}]"),
+                "Unsupported value: \"Nodes\"",
+            ),
         ] {
             let error = kubectl.refuse(&["apply", "--server-side", "-f", "-"], &manifest).await;
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
-        kubectl.feed(&["apply", "--server-side", "-f", "-"], &service("web", "[{from: {context: network}}]")).await;
+        kubectl
+            .feed(
+                &["apply", "--server-side", "-f", "-"],
+                &service("web", "[{from: {context: network}}]"),
+            )
+            .await;
     }
     served.stop().await;
 }

@@ -18,22 +18,72 @@ fn broken() -> Vec<(&'static str, &'static str, &'static str, Value)> {
     let expression = json!("self.");
     let service = "servicedeployments";
     vec![
-        ("agentpolicies", "durations", "spec.deadline", spec(json!({"deadline": "1s"}))),
-        ("agentpolicies", "limit", "spec.maxUnavailable", spec(json!({"maxUnavailable": "nonsense"}))),
-        ("changewindows", "window", "spec.timeZone", spec(json!({"timeZone": "Europe/Bonn"}))),
-        ("clusters", "durations", "spec.pollInterval", spec(json!({"pollInterval": "1h"}))),
-        ("clusters", "parameters", "spec.metadata", spec(json!({"metadata": {"a": "a".repeat(1 << 20)}}))),
-        ("gitrepositories", "durations", "spec.interval", spec(json!({"interval": "1s"}))),
-        ("healthrules", "health", "spec.current", spec(json!({"current": expression}))),
-        ("helmrepositories", "durations", "spec.timeout", spec(json!({"timeout": "5h"}))),
-        ("managednamespaces", "managed namespace", "spec.labels", spec(json!({"labels": {"a b": "c"}}))),
+        (
+            "agentpolicies",
+            "durations",
+            "spec.deadline",
+            spec(json!({"deadline": "1s"})),
+        ),
+        (
+            "agentpolicies",
+            "limit",
+            "spec.maxUnavailable",
+            spec(json!({"maxUnavailable": "nonsense"})),
+        ),
+        (
+            "changewindows",
+            "window",
+            "spec.timeZone",
+            spec(json!({"timeZone": "Europe/Bonn"})),
+        ),
+        (
+            "clusters",
+            "durations",
+            "spec.pollInterval",
+            spec(json!({"pollInterval": "1h"})),
+        ),
+        (
+            "clusters",
+            "parameters",
+            "spec.metadata",
+            spec(json!({"metadata": {"a": "a".repeat(1 << 20)}})),
+        ),
+        (
+            "gitrepositories",
+            "durations",
+            "spec.interval",
+            spec(json!({"interval": "1s"})),
+        ),
+        (
+            "healthrules",
+            "health",
+            "spec.current",
+            spec(json!({"current": expression})),
+        ),
+        (
+            "helmrepositories",
+            "durations",
+            "spec.timeout",
+            spec(json!({"timeout": "5h"})),
+        ),
+        (
+            "managednamespaces",
+            "managed namespace",
+            "spec.labels",
+            spec(json!({"labels": {"a b": "c"}})),
+        ),
         (
             "notificationproviders",
             "provider",
             "spec.address",
             spec(json!({"type": "generic", "address": "https://a/?b=c"})),
         ),
-        ("ocirepositories", "durations", "spec.interval", spec(json!({"interval": "25h"}))),
+        (
+            "ocirepositories",
+            "durations",
+            "spec.interval",
+            spec(json!({"interval": "25h"})),
+        ),
         (
             "pipelines",
             "pipeline",
@@ -73,15 +123,30 @@ fn broken() -> Vec<(&'static str, &'static str, &'static str, Value)> {
             "spec.apply.ignoreDifferences[0].expression",
             spec(json!({"apply": {"ignoreDifferences": [{"expression": expression}]}})),
         ),
-        (service, "parameters", "spec.configuration[a b]", spec(json!({"configuration": {"a b": "c"}}))),
-        (service, "renderers", "spec.renderers[0]", spec(json!({"renderers": [{"type": "Helm", "kustomize": {}}]}))),
+        (
+            service,
+            "parameters",
+            "spec.configuration[a b]",
+            spec(json!({"configuration": {"a b": "c"}})),
+        ),
+        (
+            service,
+            "renderers",
+            "spec.renderers[0]",
+            spec(json!({"renderers": [{"type": "Helm", "kustomize": {}}]})),
+        ),
         (
             "servicesets",
             "freeze override",
             "metadata.annotations[farwater.dev/override-freeze]",
             json!({"metadata": {"annotations": {"farwater.dev/override-freeze": " "}}}),
         ),
-        ("servicesets", "set", "spec.rollout.maxUnavailable", spec(json!({"rollout": {"maxUnavailable": "nonsense"}}))),
+        (
+            "servicesets",
+            "set",
+            "spec.rollout.maxUnavailable",
+            spec(json!({"rollout": {"maxUnavailable": "nonsense"}})),
+        ),
     ]
 }
 
@@ -104,14 +169,21 @@ impl World {
         let admin = client(&served.running.admin_kubeconfig, None).await.unwrap();
         let world = Self { served, admin };
         let (code, answer) = world
-            .post("/api/v1/namespaces", "application/json", json!({"metadata": {"name": "team-a"}}).to_string())
+            .post(
+                "/api/v1/namespaces",
+                "application/json",
+                json!({"metadata": {"name": "team-a"}}).to_string(),
+            )
             .await;
         assert_eq!(code, 201, "{answer:#}");
         world
     }
 
     async fn post(&self, path: &str, kind: &str, body: String) -> (u16, Value) {
-        let request = Request::post(path).header("content-type", kind).body(Body::from(body.into_bytes())).unwrap();
+        let request = Request::post(path)
+            .header("content-type", kind)
+            .body(Body::from(body.into_bytes()))
+            .unwrap();
         let answer = self.admin.send(request).await.unwrap();
         let code = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -133,8 +205,14 @@ impl World {
                 schema: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone(),
                 example: Value::Null,
             };
-            let namespace = if example.contains("namespace: team-a") { "team-a" } else { "farwater-admin" };
-            let (code, answer) = self.post(&kind.path(namespace), "application/yaml", example.to_owned()).await;
+            let namespace = if example.contains("namespace: team-a") {
+                "team-a"
+            } else {
+                "farwater-admin"
+            };
+            let (code, answer) = self
+                .post(&kind.path(namespace), "application/yaml", example.to_owned())
+                .await;
             assert_eq!(code, 201, "the example of {}: {answer:#}", kind.plural);
             let metadata = json!({"name": answer["metadata"]["name"], "namespace": answer["metadata"]["namespace"]});
             kind.example = json!({
@@ -148,7 +226,9 @@ impl World {
     /// Posts what breaks a rule, for the answer's message if another field is named, or none.
     async fn expect(&self, kind: &Kind, object: &Value, field: &str) -> Option<String> {
         let namespace = kind.example["metadata"]["namespace"].as_str().unwrap_or_default();
-        let (code, answer) = self.post(&kind.path(namespace), "application/json", object.to_string()).await;
+        let (code, answer) = self
+            .post(&kind.path(namespace), "application/json", object.to_string())
+            .await;
         let causes = answer["details"]["causes"].as_array().into_iter().flatten();
         let mut fields = causes.filter_map(|cause| cause["field"].as_str());
         let is_named = code == 422 && fields.any(|named| named.starts_with(field));
@@ -158,7 +238,11 @@ impl World {
 
 impl Kind {
     fn path(&self, namespace: &str) -> String {
-        let place = if self.namespaced { format!("namespaces/{namespace}/") } else { String::new() };
+        let place = if self.namespaced {
+            format!("namespaces/{namespace}/")
+        } else {
+            String::new()
+        };
         format!("/apis/farwater.dev/v1alpha1/{place}{}?dryRun=All", self.plural)
     }
 
@@ -207,7 +291,10 @@ fn break_value(schema: &Value, example: Option<&Value>, at: &str, broken: &mut V
     }
     let number = |name: &str| schema[name].as_f64().map(|number| number as i64);
     let text = |length: i64| json!("a".repeat(usize::try_from(length).unwrap()));
-    number("minLength").filter(|least| *least > 0).into_iter().for_each(|least| add(text(least - 1)));
+    number("minLength")
+        .filter(|least| *least > 0)
+        .into_iter()
+        .for_each(|least| add(text(least - 1)));
     number("maxLength").into_iter().for_each(|most| add(text(most + 1)));
     number("minimum").into_iter().for_each(|least| add(json!(least - 1)));
     number("maximum").into_iter().for_each(|most| add(json!(most + 1)));
@@ -225,8 +312,12 @@ fn break_value(schema: &Value, example: Option<&Value>, at: &str, broken: &mut V
             break_value(&schema["items"], Some(first), &format!("{at}/0"), broken);
         }
     }
-    let required: BTreeSet<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: BTreeSet<&str> = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     // What the example leaves out has a place only where it has the parent.
     let Some(Value::Object(fields)) = example else { return };
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -255,9 +346,19 @@ async fn each_rule_of_each_kind_refuses_over_http_and_names_the_field() {
         let kind = kinds.iter().find(|kind| kind.plural == *resource).unwrap();
         let mut object = kind.example.clone();
         json_patch::merge(&mut object, change);
-        failures.extend(world.expect(kind, &object, field).await.map(|failure| format!("{rule}: {failure}")));
+        failures.extend(
+            world
+                .expect(kind, &object, field)
+                .await
+                .map(|failure| format!("{rule}: {failure}")),
+        );
     }
-    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {count}:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     let stated: BTreeSet<_> = broken.iter().map(|(resource, rule, ..)| (*resource, *rule)).collect();
     assert_eq!(stated, rules().collect(), "each rule of the table, with each resource");
     assert!(count > 300, "{count} objects that a schema refuses");

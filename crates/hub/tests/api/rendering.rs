@@ -44,16 +44,26 @@ async fn renderers_and_patches_are_kept_as_they_are_written() {
         "patches": [{"patch": "- {op: remove, path: /data}", "target": {"kind": "ConfigMap", "labelSelector": "a=b"}}],
     });
     // On the server: kubectl itself leaves out what is null, which takes a chart's own value away.
-    kubectl.feed(&["apply", "--server-side", "-f", "-"], &service(&stated)).await;
+    kubectl
+        .feed(&["apply", "--server-side", "-f", "-"], &service(&stated))
+        .await;
     let read = async || -> Value {
-        let text = kubectl.run(&["get", "servicedeployment", "shop", "-n", ADMIN_NAMESPACE, "-o", "json"]).await;
+        let text = kubectl
+            .run(&["get", "servicedeployment", "shop", "-n", ADMIN_NAMESPACE, "-o", "json"])
+            .await;
         serde_json::from_str::<Value>(&text).unwrap()["spec"].take()
     };
     let kept = read().await;
-    assert_eq!((&kept["renderers"], &kept["patches"]), (&stated["renderers"], &stated["patches"]));
+    assert_eq!(
+        (&kept["renderers"], &kept["patches"]),
+        (&stated["renderers"], &stated["patches"])
+    );
     // A list is replaced as a whole, also by who applies on the server.
     kubectl
-        .feed(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &renderers(&json!([{"path": "x"}])))
+        .feed(
+            &["apply", "--server-side", "--force-conflicts", "-f", "-"],
+            &renderers(&json!([{"path": "x"}])),
+        )
         .await;
     assert_eq!(read().await["renderers"], json!([{"path": "x"}]));
     served.stop().await;
@@ -64,14 +74,26 @@ async fn options_that_nobody_would_read_are_refused_with_their_place() {
     let served = Served::start().await;
     let kubectl = served.newest();
     for (stated, expected) in [
-        (json!([{}, {"type": "Raw", "helm": {}}]), "spec.renderers[1].helm: Invalid value"),
-        (json!([{"type": "Helm", "kustomize": {}}]), "spec.renderers[0].kustomize: Invalid value"),
+        (
+            json!([{}, {"type": "Raw", "helm": {}}]),
+            "spec.renderers[1].helm: Invalid value",
+        ),
+        (
+            json!([{"type": "Helm", "kustomize": {}}]),
+            "spec.renderers[0].kustomize: Invalid value",
+        ),
         (json!([{"type": "Plugin"}]), "spec.renderers[0].plugin: Invalid value"),
         (json!([{"path": "../other"}]), "spec.renderers[0].path: Invalid value"),
-        (json!([{"helm": {"postRenderers": [{"kustomize": {}}]}}]), "has either a path, or patches and images"),
+        (
+            json!([{"helm": {"postRenderers": [{"kustomize": {}}]}}]),
+            "has either a path, or patches and images",
+        ),
         (json!([{"type": "Jsonnet"}]), "spec.renderers[0].type"),
         (json!([{"helm": {"valueFiles": ["a"]}}]), "valueFiles"),
-        (json!([{"helm": {"values": {"a": "x".repeat(70_000)}}}]), "spec.renderers: Too long"),
+        (
+            json!([{"helm": {"values": {"a": "x".repeat(70_000)}}}]),
+            "spec.renderers: Too long",
+        ),
         (json!(vec![json!({"path": "a"}); 17]), "spec.renderers: Too many"),
     ] {
         let said = kubectl.refuse(&["create", "-f", "-"], &renderers(&stated)).await;
@@ -89,12 +111,34 @@ async fn a_services_files_are_shown_to_who_may_see_them() {
     let path = format!("/apis/farwater.dev/v1alpha1/namespaces/{ADMIN_NAMESPACE}/servicedeployments/shop/bundle");
     let said = kubectl.refuse(&["get", "--raw", &path], "").await;
     assert!(said.contains("no revision is assigned to the service yet"), "{said}");
-    let role =
-        ["create", "role", "reader", "-n", ADMIN_NAMESPACE, "--verb=get", "--resource=servicedeployments.farwater.dev"];
+    let role = [
+        "create",
+        "role",
+        "reader",
+        "-n",
+        ADMIN_NAMESPACE,
+        "--verb=get",
+        "--resource=servicedeployments.farwater.dev",
+    ];
     kubectl.run(&role).await;
-    kubectl.run(&["create", "rolebinding", "reader", "-n", ADMIN_NAMESPACE, "--role=reader", "--user=reader"]).await;
-    kubectl.run(&["get", "servicedeployment", "shop", "-n", ADMIN_NAMESPACE, "--as=reader"]).await;
+    kubectl
+        .run(&[
+            "create",
+            "rolebinding",
+            "reader",
+            "-n",
+            ADMIN_NAMESPACE,
+            "--role=reader",
+            "--user=reader",
+        ])
+        .await;
+    kubectl
+        .run(&["get", "servicedeployment", "shop", "-n", ADMIN_NAMESPACE, "--as=reader"])
+        .await;
     let said = kubectl.refuse(&["get", "--raw", &path, "--as=reader"], "").await;
-    assert!(said.contains("cannot get resource \"servicedeployments/bundle\""), "{said}");
+    assert!(
+        said.contains("cannot get resource \"servicedeployments/bundle\""),
+        "{said}"
+    );
     served.stop().await;
 }

@@ -53,7 +53,11 @@ async fn an_expression_that_can_not_be_read_is_refused_with_its_place_and_what_t
     let place =
         "spec.current: Invalid value: \"self.status.phase = 'Afloat'\": line 1, column 19: mismatched input '='";
     refused(rule("self.status.phase = 'Afloat'"), place).await;
-    refused(rule("status.phase == 'Afloat'"), "knows no \"status\": the object is \"self\"").await;
+    refused(
+        rule("status.phase == 'Afloat'"),
+        "knows no \"status\": the object is \"self\"",
+    )
+    .await;
     let function = "knows no function \"matches\" of 1 arguments; there are has, all, exists";
     refused(rule("self.status.phase.matches('A.*')"), function).await;
     refused(rule(""), "spec.current in body should be at least 1 chars long").await;
@@ -63,12 +67,24 @@ async fn an_expression_that_can_not_be_read_is_refused_with_its_place_and_what_t
     )
     .await;
 
-    let made = kubectl.feed(&["apply", "-f", "-"], &rule("self.status.phase == 'Afloat'")).await;
+    let made = kubectl
+        .feed(&["apply", "-f", "-"], &rule("self.status.phase == 'Afloat'"))
+        .await;
     assert_eq!(made, "healthrule.farwater.dev/boats created\n");
-    kubectl.run(&["wait", "--for=condition=Ready", "healthrule/boats", "--timeout=30s"]).await;
+    kubectl
+        .run(&["wait", "--for=condition=Ready", "healthrule/boats", "--timeout=30s"])
+        .await;
     let shown = kubectl.run(&["get", "healthrules"]).await;
-    assert!(shown.starts_with("NAME") && shown.contains("agents judge by it"), "{shown}");
-    assert_eq!(kubectl.run(&["get", "healthrule", "boats", "-o", "jsonpath={.metadata.generation}"]).await, "1");
+    assert!(
+        shown.starts_with("NAME") && shown.contains("agents judge by it"),
+        "{shown}"
+    );
+    assert_eq!(
+        kubectl
+            .run(&["get", "healthrule", "boats", "-o", "jsonpath={.metadata.generation}"])
+            .await,
+        "1"
+    );
     served.stop().await;
 }
 
@@ -77,21 +93,59 @@ async fn tenants_write_rules_for_their_services_and_none_for_the_fleet() {
     let served = Served::start().await;
     let kubectl = served.newest();
     kubectl.run(&["create", "namespace", "team-a"]).await;
-    kubectl.run(&["create", "rolebinding", "tenant", "-n", "team-a", "--clusterrole=admin", "--user=tenant"]).await;
+    kubectl
+        .run(&[
+            "create",
+            "rolebinding",
+            "tenant",
+            "-n",
+            "team-a",
+            "--clusterrole=admin",
+            "--user=tenant",
+        ])
+        .await;
     kubectl.feed(&["create", "-f", "-"], GRANT).await;
-    let refused = kubectl.refuse(&["create", "--as=tenant", "-f", "-"], &rule("true")).await;
-    assert!(refused.contains("(Forbidden)") && refused.contains("cannot create resource \"healthrules\""), "{refused}");
-    let made =
-        kubectl.feed(&["create", "--as=tenant", "-f", "-"], &service("team-a", "self.status.phase == 'Sunk'")).await;
+    let refused = kubectl
+        .refuse(&["create", "--as=tenant", "-f", "-"], &rule("true"))
+        .await;
+    assert!(
+        refused.contains("(Forbidden)") && refused.contains("cannot create resource \"healthrules\""),
+        "{refused}"
+    );
+    let made = kubectl
+        .feed(
+            &["create", "--as=tenant", "-f", "-"],
+            &service("team-a", "self.status.phase == 'Sunk'"),
+        )
+        .await;
     assert_eq!(made, "servicedeployment.farwater.dev/web created\n");
 
     kubectl.feed(&["create", "-f", "-"], &rule("true")).await;
     let patch = r#"{"spec":{"current":"false"}}"#;
-    let refused =
-        kubectl.refuse(&["patch", "--as=tenant", "healthrule", "boats", "--type=merge", "-p", patch], "").await;
+    let refused = kubectl
+        .refuse(
+            &[
+                "patch",
+                "--as=tenant",
+                "healthrule",
+                "boats",
+                "--type=merge",
+                "-p",
+                patch,
+            ],
+            "",
+        )
+        .await;
     assert!(refused.contains("(Forbidden)"), "{refused}");
-    let refused = kubectl.refuse(&["delete", "--as=tenant", "healthrule", "boats"], "").await;
+    let refused = kubectl
+        .refuse(&["delete", "--as=tenant", "healthrule", "boats"], "")
+        .await;
     assert!(refused.contains("(Forbidden)"), "{refused}");
-    assert_eq!(kubectl.run(&["get", "healthrule", "boats", "-o", "jsonpath={.spec.current}"]).await, "true");
+    assert_eq!(
+        kubectl
+            .run(&["get", "healthrule", "boats", "-o", "jsonpath={.spec.current}"])
+            .await,
+        "true"
+    );
     served.stop().await;
 }

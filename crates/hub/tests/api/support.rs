@@ -52,7 +52,10 @@ impl Served {
 
     /// The newest and the oldest version that are promised to work.
     pub fn kubectls(&self) -> Vec<Kubectl<'_>> {
-        self.kubectls.iter().map(|(version, program)| self.kubectl(version, program.clone())).collect()
+        self.kubectls
+            .iter()
+            .map(|(version, program)| self.kubectl(version, program.clone()))
+            .collect()
     }
 
     pub fn newest(&self) -> Kubectl<'_> {
@@ -62,7 +65,12 @@ impl Served {
     fn kubectl(&self, version: &'static str, program: PathBuf) -> Kubectl<'_> {
         let home = self.dir.path().join(format!("home-{version}"));
         fs::create_dir_all(&home).unwrap();
-        Kubectl { served: self, version, program, home }
+        Kubectl {
+            served: self,
+            version,
+            program,
+            home,
+        }
     }
 
     /// A file that a command can read.
@@ -148,7 +156,11 @@ impl Kubectl<'_> {
     pub async fn refuse(&self, args: &[&str], stdin: &str) -> String {
         let output = self.output(args, stdin, &[]).await;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "kubectl {} {args:?} succeeded: {text}", self.version);
+        assert!(
+            !output.status.success(),
+            "kubectl {} {args:?} succeeded: {text}",
+            self.version
+        );
         text
     }
 

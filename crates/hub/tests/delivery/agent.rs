@@ -60,7 +60,11 @@ impl Answer {
     pub fn refusal(&self) -> String {
         let error: ProtocolError = serde_json::from_slice(&self.body)
             .unwrap_or_else(|_| panic!("{} {}", self.status, String::from_utf8_lossy(&self.body)));
-        assert_eq!(error.hub_time.is_some(), self.status == StatusCode::UNAUTHORIZED, "401s carry the hub's time");
+        assert_eq!(
+            error.hub_time.is_some(),
+            self.status == StatusCode::UNAUTHORIZED,
+            "401s carry the hub's time"
+        );
         assert!(!error.message.is_empty());
         format!("{} {}", self.status.as_u16(), error.reason)
     }
@@ -68,17 +72,28 @@ impl Answer {
 
 /// `OK`, or a refusal.
 pub fn outcome(answer: &Answer) -> String {
-    if answer.status == StatusCode::OK { "OK".to_owned() } else { answer.refusal() }
+    if answer.status == StatusCode::OK {
+        "OK".to_owned()
+    } else {
+        answer.refusal()
+    }
 }
 
 pub async fn call(rig: &Rig, request: Request<Body>) -> Answer {
     let (parts, body) = rig.send(request).await.into_parts();
-    Answer { status: parts.status, headers: parts.headers, body: body.collect().await.unwrap().to_bytes().to_vec() }
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: body.collect().await.unwrap().to_bytes().to_vec(),
+    }
 }
 
 pub fn post(path: &str, body: &impl serde::Serialize) -> Request<Body> {
     let json = serde_json::to_vec(body).unwrap();
-    Request::post(path).header(header::CONTENT_TYPE, "application/json").body(Body::from(json)).unwrap()
+    Request::post(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(json))
+        .unwrap()
 }
 
 pub async fn invite(rig: &Rig, cluster: &str) -> String {
@@ -110,7 +125,10 @@ impl Agent {
         Self {
             key: Ed25519KeyPair::from_pkcs8(&document).unwrap(),
             document,
-            sealing: (HpkePublicKey(decode(&asked["sealingKey"])), decode(&trace.identity["keys"]["sealing"]).into()),
+            sealing: (
+                HpkePublicKey(decode(&asked["sealingKey"])),
+                decode(&trace.identity["keys"]["sealing"]).into(),
+            ),
             cluster_id: asked["clusterId"].as_str().unwrap().to_owned(),
             ..Self::new()
         }
@@ -118,11 +136,19 @@ impl Agent {
 
     /// Makes a Cluster's agent, with an access token.
     pub async fn join(rig: &Rig, cluster: &str) -> Self {
-        rig.wait_for("Cluster", farwater_api::ADMIN_NAMESPACE, cluster, |c| c["status"]["conditions"].is_array()).await;
+        rig.wait_for("Cluster", farwater_api::ADMIN_NAMESPACE, cluster, |c| {
+            c["status"]["conditions"].is_array()
+        })
+        .await;
         let mut agent = Self::new();
         let token = invite(rig, cluster).await;
         let answer = call(rig, post("/agent/v1/join", &agent.join_request(&token))).await;
-        assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(
+            answer.status,
+            StatusCode::OK,
+            "{}",
+            String::from_utf8_lossy(&answer.body)
+        );
         let joined: JoinAnswer = serde_json::from_slice(&answer.body).unwrap();
         agent.position = joined.position;
         agent.joined = Some(joined);
@@ -170,7 +196,13 @@ impl Agent {
     /// The same process with other keys.
     pub fn with_new_keys(&self) -> Self {
         let (cluster_id, instance) = (self.cluster_id.clone(), self.instance.clone());
-        Self { cluster_id, instance, joined: self.joined.clone(), position: self.position, ..Self::new() }
+        Self {
+            cluster_id,
+            instance,
+            joined: self.joined.clone(),
+            position: self.position,
+            ..Self::new()
+        }
     }
 
     /// Its keys name those of the other.
@@ -185,13 +217,20 @@ impl Agent {
         });
         let sign = |key: &Ed25519KeyPair, message: Vec<u8>| BASE64.encode(key.sign(&message).as_ref());
         let signature = sign(&self.key, handover.message());
-        SignedHandover { signature, proof: sign(&next.key, handover.proof_message()), handover }
+        SignedHandover {
+            signature,
+            proof: sign(&next.key, handover.proof_message()),
+            handover,
+        }
     }
 
     /// Tells the hub of them.
     pub async fn send_keys(&self, rig: &Rig, handovers: &[SignedHandover]) -> String {
         let cluster_uid = self.joined.as_ref().unwrap().cluster.uid.clone();
-        let request = KeysRequest { cluster_uid, handovers: handovers.to_vec() };
+        let request = KeysRequest {
+            cluster_uid,
+            handovers: handovers.to_vec(),
+        };
         outcome(&call(rig, post("/agent/v1/keys", &request)).await)
     }
 
@@ -224,7 +263,12 @@ impl Agent {
 
     pub async fn renew(&mut self, rig: &Rig) {
         let answer = call(rig, post("/agent/v1/token", &self.sign(&self.assertion()))).await;
-        assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(
+            answer.status,
+            StatusCode::OK,
+            "{}",
+            String::from_utf8_lossy(&answer.body)
+        );
         self.access = serde_json::from_slice::<TokenAnswer>(&answer.body).unwrap().token;
     }
 
@@ -243,12 +287,28 @@ impl Agent {
     /// The current desired state; its signature, tag and address are right.
     pub async fn desired(&self, rig: &Rig) -> DesiredState {
         let answer = self.poll(rig, None).await;
-        assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
-        let zstd = answer.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
-        let json = if zstd { zstd::decode_all(answer.body.as_slice()).unwrap() } else { answer.body.clone() };
+        assert_eq!(
+            answer.status,
+            StatusCode::OK,
+            "{}",
+            String::from_utf8_lossy(&answer.body)
+        );
+        let zstd = answer
+            .headers
+            .get(header::CONTENT_ENCODING)
+            .is_some_and(|coding| coding == "zstd");
+        let json = if zstd {
+            zstd::decode_all(answer.body.as_slice()).unwrap()
+        } else {
+            answer.body.clone()
+        };
         let state: DesiredState = serde_json::from_slice(&json).unwrap();
         let joined = self.joined.as_ref().unwrap();
-        let key = joined.signing_keys.iter().find(|key| key.id == state.statement.key_id).unwrap();
+        let key = joined
+            .signing_keys
+            .iter()
+            .find(|key| key.id == state.statement.key_id)
+            .unwrap();
         UnparsedPublicKey::new(&ED25519, BASE64.decode(&key.public_key).unwrap())
             .verify(&state.statement.message(), &BASE64.decode(&state.signature).unwrap())
             .unwrap();
@@ -265,7 +325,8 @@ impl Agent {
         }
         let state = self.desired(rig).await;
         let entry = state.entries.iter().find(|entry| applied(entry).is_some())?;
-        last.is_none_or(|last| last.digest() != entry.digest()).then(|| Entry::clone(entry))
+        last.is_none_or(|last| last.digest() != entry.digest())
+            .then(|| Entry::clone(entry))
     }
 
     /// Polls until a service's entry is as wanted.
@@ -274,11 +335,19 @@ impl Agent {
         loop {
             if self.poll(rig, None).await.status == StatusCode::OK {
                 let state = self.desired(rig).await;
-                if let Some(entry) = state.entries.iter().find(|entry| entry.service.uid == uid && wanted(entry)) {
+                if let Some(entry) = state
+                    .entries
+                    .iter()
+                    .find(|entry| entry.service.uid == uid && wanted(entry))
+                {
                     let entry = Entry::clone(entry);
                     return (state, entry);
                 }
-                assert!(started.elapsed() < PATIENCE, "waited in vain for {uid}: {:#?}", state.entries);
+                assert!(
+                    started.elapsed() < PATIENCE,
+                    "waited in vain for {uid}: {:#?}",
+                    state.entries
+                );
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for a desired state");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -298,40 +367,69 @@ impl Agent {
     pub async fn wait_empty(&self, rig: &Rig) {
         let started = tokio::time::Instant::now();
         while !self.desired(rig).await.entries.is_empty() {
-            assert!(started.elapsed() < PATIENCE, "waited in vain for an empty desired state");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "waited in vain for an empty desired state"
+            );
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
 
     pub async fn bundle(&self, rig: &Rig, digest: &Digest) -> Answer {
-        call(rig, self.get(&format!("/agent/v1/bundles/{digest}")).body(Body::empty()).unwrap()).await
+        call(
+            rig,
+            self.get(&format!("/agent/v1/bundles/{digest}"))
+                .body(Body::empty())
+                .unwrap(),
+        )
+        .await
     }
 
     pub async fn secrets(&self, rig: &Rig, service: &str, mac: &Digest) -> Answer {
-        call(rig, self.get(&format!("/agent/v1/secrets/{service}/{mac}")).body(Body::empty()).unwrap()).await
+        call(
+            rig,
+            self.get(&format!("/agent/v1/secrets/{service}/{mac}"))
+                .body(Body::empty())
+                .unwrap(),
+        )
+        .await
     }
 
     pub async fn parameters(&self, rig: &Rig, service: &str, mac: &Digest) -> Answer {
-        call(rig, self.get(&format!("/agent/v1/parameters/{service}/{mac}")).body(Body::empty()).unwrap()).await
+        call(
+            rig,
+            self.get(&format!("/agent/v1/parameters/{service}/{mac}"))
+                .body(Body::empty())
+                .unwrap(),
+        )
+        .await
     }
 
     /// What was sealed to this agent for a service.
     pub fn open(&self, sealed: &SealedSecrets, service: &str, mac: &Digest) -> Option<Vec<u8>> {
         let joined = self.joined.as_ref().unwrap();
-        self.open_as(sealed, &SealedSecrets::info(&joined.installation, &joined.cluster.uid, service, mac))
+        self.open_as(
+            sealed,
+            &SealedSecrets::info(&joined.installation, &joined.cluster.uid, service, mac),
+        )
     }
 
     /// The same of its parameters.
     pub fn open_parameters(&self, sealed: &SealedSecrets, service: &str, mac: &Digest) -> Option<Vec<u8>> {
         let joined = self.joined.as_ref().unwrap();
         let (installation, cluster) = (&joined.installation, &joined.cluster.uid);
-        self.open_as(sealed, &SealedSecrets::info_of_parameters(installation, cluster, service, mac))
+        self.open_as(
+            sealed,
+            &SealedSecrets::info_of_parameters(installation, cluster, service, mac),
+        )
     }
 
     fn open_as(&self, sealed: &SealedSecrets, info: &[u8]) -> Option<Vec<u8>> {
         let encapsulated = EncapsulatedSecret(BASE64.decode(&sealed.encapsulated).unwrap());
         let ciphertext = BASE64.decode(&sealed.ciphertext).unwrap();
-        DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, info, &[], &ciphertext, &self.sealing.1).ok()
+        DH_KEM_X25519_HKDF_SHA256_AES_256
+            .open(&encapsulated, info, &[], &ciphertext, &self.sealing.1)
+            .ok()
     }
 
     pub fn report(&self, services: &[(&str, Option<ServiceReport>)]) -> StatusReport {
@@ -352,7 +450,10 @@ impl Agent {
 
     pub async fn send_report(&self, rig: &Rig, report: &StatusReport) -> Answer {
         let mut request = post("/agent/v1/status", report);
-        request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {}", self.access).parse().unwrap());
+        request.headers_mut().insert(
+            header::AUTHORIZATION,
+            format!("Bearer {}", self.access).parse().unwrap(),
+        );
         call(rig, request).await
     }
 
@@ -360,7 +461,12 @@ impl Agent {
     pub async fn say(&mut self, rig: &Rig, uid: &str, report: ServiceReport) {
         let report = self.report(&[(uid, Some(report))]);
         let answer = self.send_report(rig, &report).await;
-        assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(
+            answer.status,
+            StatusCode::OK,
+            "{}",
+            String::from_utf8_lossy(&answer.body)
+        );
         self.sequence = report.sequence;
     }
 

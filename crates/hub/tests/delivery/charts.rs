@@ -36,10 +36,19 @@ async fn a_chart_is_delivered_and_follows_its_range() {
     let paths: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(paths, ["Chart.yaml", "templates/map.yaml", "values.yaml"]);
     let told = wait_service(&rig, "web", |s| s["status"]["assignedRevision"].is_string()).await;
-    assert!(told["status"]["assignedRevision"].as_str().unwrap().starts_with("1.0.0@sha256:"), "{told:#}");
+    assert!(
+        told["status"]["assignedRevision"]
+            .as_str()
+            .unwrap()
+            .starts_with("1.0.0@sha256:"),
+        "{told:#}"
+    );
     let index = rig.get("HelmRepository", ADMIN_NAMESPACE, "charts").await.unwrap();
     assert_eq!(condition(&index, "Ready"), "True/Fetched");
-    assert!(index["status"]["revision"].as_str().unwrap().starts_with("sha256:"), "{index:#}");
+    assert!(
+        index["status"]["revision"].as_str().unwrap().starts_with("sha256:"),
+        "{index:#}"
+    );
 
     // What the range doesn't take, and other charts, change nothing; the index is asked once and no chart again.
     repository.add(&[("web", "2.0.0"), ("redis", "7.1.0")]);
@@ -55,8 +64,10 @@ async fn a_chart_is_delivered_and_follows_its_range() {
 
     // Another range is another wish, and what a second service wants is downloaded once.
     repository.origin.forget_seen();
-    let both =
-        [service(&rig, "two", chart_service("2.0.0")).await, service(&rig, "three", chart_service("2.0.0")).await];
+    let both = [
+        service(&rig, "two", chart_service("2.0.0")).await,
+        service(&rig, "three", chart_service("2.0.0")).await,
+    ];
     for uid in &both {
         let (_, files) = wait_files(&rig, &agent, uid, |_| true).await;
         assert!(files["Chart.yaml"].contains("version: 2.0.0"));
@@ -71,7 +82,11 @@ async fn a_chart_that_is_replaced_under_its_version_is_another_and_counts_as_its
     // The index anew, or as it was of what lay there before.
     let put = |value: &str, is_told: bool| {
         let (chart, values) = ("apiVersion: v2\nname: web\nversion: 1.0.0\n", format!("a: {value}\n"));
-        pack(&folder, "web-1.0.0.tgz", &[("web/Chart.yaml", chart), ("web/values.yaml", &values)]);
+        pack(
+            &folder,
+            "web-1.0.0.tgz",
+            &[("web/Chart.yaml", chart), ("web/values.yaml", &values)],
+        );
         if is_told {
             let _ = std::fs::remove_file(folder.join("index.yaml"));
             repository.helm.index(&folder, None).unwrap();
@@ -88,8 +103,17 @@ async fn a_chart_that_is_replaced_under_its_version_is_another_and_counts_as_its
     ask(&rig, "HelmRepository", "charts").await;
     let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert_eq!(files["values.yaml"], "a: 2\n");
-    let told = wait_service(&rig, "web", |s| s["status"]["bundleDigest"] != bundle(&first).unwrap().to_string()).await;
-    assert!(told["status"]["assignedRevision"].as_str().unwrap().starts_with("1.0.0@sha256:"), "{told:#}");
+    let told = wait_service(&rig, "web", |s| {
+        s["status"]["bundleDigest"] != bundle(&first).unwrap().to_string()
+    })
+    .await;
+    assert!(
+        told["status"]["assignedRevision"]
+            .as_str()
+            .unwrap()
+            .starts_with("1.0.0@sha256:"),
+        "{told:#}"
+    );
 
     // The index names the one, and the other lies there: nobody knows which is meant.
     put("3", true);
@@ -97,7 +121,11 @@ async fn a_chart_that_is_replaced_under_its_version_is_another_and_counts_as_its
     ask(&rig, "HelmRepository", "charts").await;
     let told = wait_service(&rig, "web", |s| condition(s, "Ready").starts_with("False/")).await;
     assert!(message(&told, "Ready").contains("sha256:"), "{told:#}");
-    assert_eq!(agent.desired(&rig).await.entries[0].digest(), second.digest(), "what runs stays");
+    assert_eq!(
+        agent.desired(&rig).await.entries[0].digest(),
+        second.digest(),
+        "what runs stays"
+    );
     put("4", true);
     ask(&rig, "HelmRepository", "charts").await;
     let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&second)).await;
@@ -112,7 +140,10 @@ async fn a_chart_that_is_gone_goes_on_running_and_its_service_says_so() {
     helm_repository(&rig, "charts", &repository.origin.url()).await;
     let missing = service(&rig, "missing", chart_service("^9")).await;
     let told = wait_service(&rig, "missing", |s| condition(s, "Stalled") == "True/ChartNotFound").await;
-    assert!(message(&told, "Ready").contains("chart web ^9 does not exist"), "{told:#}");
+    assert!(
+        message(&told, "Ready").contains("chart web ^9 does not exist"),
+        "{told:#}"
+    );
     let uid = service(&rig, "web", chart_service("^1")).await;
     let agent = Agent::join(&rig, "east").await;
     let (entry, _) = wait_files(&rig, &agent, &uid, |_| true).await;
@@ -127,7 +158,14 @@ async fn a_chart_that_is_gone_goes_on_running_and_its_service_says_so() {
         "{told:#}"
     );
     assert_eq!(
-        agent.desired(&rig).await.entries.iter().find(|e| e.service.uid == uid).unwrap().digest(),
+        agent
+            .desired(&rig)
+            .await
+            .entries
+            .iter()
+            .find(|e| e.service.uid == uid)
+            .unwrap()
+            .digest(),
         entry.digest()
     );
     // Back again, nothing is wrong any more; what was never there may come.
@@ -158,8 +196,13 @@ async fn what_is_assigned_is_made_again_when_its_sources_are_deleted() {
     rig.delete("HelmRepository", ADMIN_NAMESPACE, "charts").await;
     rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
     wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/SourceNotFound").await;
-    farwater_hub::sources::collect_mirrors::collect_mirrors(&rig.replica).await.unwrap();
-    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
+    farwater_hub::sources::collect_mirrors::collect_mirrors(&rig.replica)
+        .await
+        .unwrap();
+    let file = rig
+        .path()
+        .join("cache/bundles")
+        .join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
     std::fs::remove_file(file).unwrap();
     let (after, again) = wait_files(&rig, &agent, &uid, |_| true).await;
     assert_eq!((bundle(&after), again), (bundle(&before), files));
@@ -185,7 +228,11 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
         let index = ask(&rig, "HelmRepository", "charts").await;
         assert_eq!(condition(&index, "Ready"), reason, "{}", message(&index, "Ready"));
         assert!(index["status"]["staleSince"].is_string());
-        assert!(message(&index, "Ready").contains("stays in use"), "{}", message(&index, "Ready"));
+        assert!(
+            message(&index, "Ready").contains("stays in use"),
+            "{}",
+            message(&index, "Ready")
+        );
     }
     repository.origin.set_fault(Fault::None);
     std::fs::write(repository.path().join("index.yaml"), "entries: [hostile").unwrap();
@@ -199,7 +246,10 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
     agent.wait_polled(&rig).await;
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), before.digest());
     // A bundle that the cache lost is made from what was kept, with the server away.
-    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
+    let file = rig
+        .path()
+        .join("cache/bundles")
+        .join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
     std::fs::remove_file(file).unwrap();
     wait_files(&rig, &agent, &uid, |_| true).await;
     repository.origin.resume().await.unwrap();
@@ -215,7 +265,10 @@ async fn charts_of_a_registry_are_delivered_with_dockers_credentials() {
     let repository = Repository::start(&[("web", "1.0.0"), ("web", "1.1.0")]).await;
     let push = |version: &str| {
         let archive = repository.path().join(format!("web-{version}.tgz"));
-        repository.helm.push(&archive, &format!("{}/charts", registry.host()), registry.login()).unwrap();
+        repository
+            .helm
+            .push(&archive, &format!("{}/charts", registry.host()), registry.login())
+            .unwrap();
     };
     push("1.0.0");
     let rig = start().await;
@@ -224,9 +277,17 @@ async fn charts_of_a_registry_are_delivered_with_dockers_credentials() {
     let spec = json!({"url": registry.url("charts"), "type": "oci", "insecure": true, "secretRef": {"name": "login"}});
     source(&rig, "HelmRepository", "charts", spec).await;
     let uid = service(&rig, "web", chart_service("~1")).await;
-    rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| condition(s, "Ready") == "False/SecretNotFound")
-        .await;
-    rig.create("Secret", ADMIN_NAMESPACE, "login", json!({"data": {".dockerconfigjson": login}})).await;
+    rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| {
+        condition(s, "Ready") == "False/SecretNotFound"
+    })
+    .await;
+    rig.create(
+        "Secret",
+        ADMIN_NAMESPACE,
+        "login",
+        json!({"data": {".dockerconfigjson": login}}),
+    )
+    .await;
     let agent = Agent::join(&rig, "east").await;
     let (first, files) = wait_files(&rig, &agent, &uid, |_| true).await;
     assert!(files["Chart.yaml"].contains("version: 1.0.0"));
@@ -240,7 +301,10 @@ async fn charts_of_a_registry_are_delivered_with_dockers_credentials() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_is_delivered_and_a_tag_that_moves_is_followed() {
     let registry = Registry::start(SignIn::Nobody).await.unwrap();
-    let digest = registry.push_files("apps", "latest", &[("web/a.yaml", "a"), ("db/b.yaml", "b")]).await.unwrap();
+    let digest = registry
+        .push_files("apps", "latest", &[("web/a.yaml", "a"), ("db/b.yaml", "b")])
+        .await
+        .unwrap();
     let rig = start().await;
     oci_repository(&rig, "apps", &registry.url("apps")).await;
     let mut spec = oci_service();
@@ -248,29 +312,53 @@ async fn an_artifact_is_delivered_and_a_tag_that_moves_is_followed() {
     let uid = service(&rig, "web", spec).await;
     let agent = Agent::join(&rig, "east").await;
     let (first, files) = wait_files(&rig, &agent, &uid, |_| true).await;
-    assert_eq!(files.into_iter().collect::<Vec<_>>(), [("web/a.yaml".to_owned(), "a".to_owned())]);
+    assert_eq!(
+        files.into_iter().collect::<Vec<_>>(),
+        [("web/a.yaml".to_owned(), "a".to_owned())]
+    );
     let apps = rig.get("OCIRepository", ADMIN_NAMESPACE, "apps").await.unwrap();
     assert_eq!(apps["status"]["revision"], format!("latest@{digest}"));
-    wait_service(&rig, "web", |s| s["status"]["assignedRevision"] == format!("latest@{digest}").as_str()).await;
+    wait_service(&rig, "web", |s| {
+        s["status"]["assignedRevision"] == format!("latest@{digest}").as_str()
+    })
+    .await;
     // Another folder is none of the service's.
-    let other = registry.push_files("apps", "latest", &[("web/a.yaml", "a"), ("db/b.yaml", "other")]).await.unwrap();
+    let other = registry
+        .push_files("apps", "latest", &[("web/a.yaml", "a"), ("db/b.yaml", "other")])
+        .await
+        .unwrap();
     ask(&rig, "OCIRepository", "apps").await;
-    wait_service(&rig, "web", |s| s["status"]["assignedRevision"] == format!("latest@{other}").as_str()).await;
+    wait_service(&rig, "web", |s| {
+        s["status"]["assignedRevision"] == format!("latest@{other}").as_str()
+    })
+    .await;
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), first.digest());
-    registry.push_files("apps", "latest", &[("web/a.yaml", "new")]).await.unwrap();
+    registry
+        .push_files("apps", "latest", &[("web/a.yaml", "new")])
+        .await
+        .unwrap();
     ask(&rig, "OCIRepository", "apps").await;
     let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert_eq!(files["web/a.yaml"], "new");
 
     // A tag that is deleted takes nothing away.
     let apps = rig.get("OCIRepository", ADMIN_NAMESPACE, "apps").await.unwrap();
-    let served = apps["status"]["revision"].as_str().unwrap().split_once('@').unwrap().1.to_owned();
+    let served = apps["status"]["revision"]
+        .as_str()
+        .unwrap()
+        .split_once('@')
+        .unwrap()
+        .1
+        .to_owned();
     registry.delete("apps", &served).await.unwrap();
     let apps = ask(&rig, "OCIRepository", "apps").await;
     assert_eq!(condition(&apps, "Stalled"), "True/ReferenceNotFound");
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), second.digest());
     // By its digest, an artifact is what it was.
-    rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| s["spec"]["ref"] = json!({"digest": digest})).await;
+    rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+        s["spec"]["ref"] = json!({"digest": digest})
+    })
+    .await;
     wait_service(&rig, "web", |s| s["status"]["assignedRevision"] == digest.as_str()).await;
     let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&second)).await;
     assert_eq!(files["web/a.yaml"], "a");
@@ -280,7 +368,12 @@ async fn an_artifact_is_delivered_and_a_tag_that_moves_is_followed() {
 async fn what_no_key_has_signed_is_never_served_and_the_last_verified_stays() {
     let registry = Registry::start(SignIn::Nobody).await.unwrap();
     let (ours, other) = (CosignKey::generate().unwrap(), CosignKey::generate().unwrap());
-    let push = async |content: &str| registry.push_files("apps", "latest", &[("a.yaml", content)]).await.unwrap();
+    let push = async |content: &str| {
+        registry
+            .push_files("apps", "latest", &[("a.yaml", content)])
+            .await
+            .unwrap()
+    };
     push("before any key").await;
     let rig = start().await;
     let uid_of_source = oci_repository(&rig, "apps", &registry.url("apps")).await;
@@ -290,20 +383,31 @@ async fn what_no_key_has_signed_is_never_served_and_the_last_verified_stays() {
 
     // Asked for a signature, what was served without one is served no more; what runs goes on.
     let encode = |key: &CosignKey| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, key.public());
-    rig.create("Secret", ADMIN_NAMESPACE, "keys", json!({"data": {"ours.pub": encode(&ours)}})).await;
+    rig.create(
+        "Secret",
+        ADMIN_NAMESPACE,
+        "keys",
+        json!({"data": {"ours.pub": encode(&ours)}}),
+    )
+    .await;
     rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
         s["spec"]["verify"] = json!({"provider": "cosign", "secretRef": {"name": "keys"}});
     })
     .await;
     let apps = rig
-        .wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Ready") == "False/VerificationFailed")
+        .wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+            condition(s, "Ready") == "False/VerificationFailed"
+        })
         .await;
     assert_eq!(condition(&apps, "SourceVerified"), "False/VerificationFailed");
     assert!(apps["status"]["revision"].is_null(), "{apps:#}");
     let new = service(&rig, "new", oci_service()).await;
     wait_service(&rig, "new", |s| condition(s, "Ready") == "False/SourceNotReady").await;
     let entries = agent.desired(&rig).await.entries;
-    assert_eq!(entries.iter().find(|e| e.service.uid == uid).unwrap().digest(), before.digest());
+    assert_eq!(
+        entries.iter().find(|e| e.service.uid == uid).unwrap().digest(),
+        before.digest()
+    );
     assert!(entries.iter().all(|e| e.service.uid != new || bundle(e).is_none()));
 
     let signed = push("signed").await;
@@ -327,24 +431,51 @@ async fn what_no_key_has_signed_is_never_served_and_the_last_verified_stays() {
         assert_eq!(condition(&apps, "Ready"), "False/VerificationFailed");
         assert_eq!(apps["status"]["revision"], format!("latest@{signed}"));
         assert_eq!(
-            agent.desired(&rig).await.entries.iter().find(|e| e.service.uid == uid).unwrap().digest(),
+            agent
+                .desired(&rig)
+                .await
+                .entries
+                .iter()
+                .find(|e| e.service.uid == uid)
+                .unwrap()
+                .digest(),
             verified.digest()
         );
     }
     // Another key counts at once. Without any, the condition says so and the last verified stays.
-    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| s["data"]["other.pub"] = encode(&other).into()).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| {
+        s["data"]["other.pub"] = encode(&other).into()
+    })
+    .await;
     let (foreign, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&verified)).await;
     assert_eq!(files["a.yaml"], "foreign");
-    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| s["data"] = json!({"none": ""})).await;
-    rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Ready") == "False/SecretInvalid").await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| s["data"] = json!({"none": ""}))
+        .await;
+    rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+        condition(s, "Ready") == "False/SecretInvalid"
+    })
+    .await;
     assert_eq!(
-        agent.desired(&rig).await.entries.iter().find(|e| e.service.uid == uid).unwrap().digest(),
+        agent
+            .desired(&rig)
+            .await
+            .entries
+            .iter()
+            .find(|e| e.service.uid == uid)
+            .unwrap()
+            .digest(),
         foreign.digest()
     );
     // So it does where the disk has nothing of it and the registry is away.
-    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| s["data"] = json!({"other.pub": encode(&other)})).await;
-    let apps =
-        rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| {
+        s["data"] = json!({"other.pub": encode(&other)})
+    })
+    .await;
+    let apps = rig
+        .wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+            condition(s, "Ready") == "True/Fetched"
+        })
+        .await;
     drop(registry);
     std::fs::remove_dir_all(rig.path().join("mirrors").join(uid_of_source)).unwrap();
     let missed = ask(&rig, "OCIRepository", "apps").await;
@@ -384,14 +515,19 @@ async fn another_layer_of_the_same_artifact_is_another_content() {
         s["spec"]["layerSelector"] = json!({"mediaType": "application/x-three"})
     })
     .await;
-    rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Stalled") == "True/ArtifactMalformed")
-        .await;
+    rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+        condition(s, "Stalled") == "True/ArtifactMalformed"
+    })
+    .await;
     let requested = jiff::Timestamp::now().to_string();
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
         s["metadata"]["annotations"]["farwater.dev/requestedAt"] = requested.clone().into();
     })
     .await;
-    let told = wait_service(&rig, "web", |s| s["status"]["lastHandledReconcileAt"] == requested.as_str()).await;
+    let told = wait_service(&rig, "web", |s| {
+        s["status"]["lastHandledReconcileAt"] == requested.as_str()
+    })
+    .await;
     assert_eq!(condition(&told, "Stalled"), "absent", "{told:#}");
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), second.digest());
     rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
@@ -404,10 +540,17 @@ async fn another_layer_of_the_same_artifact_is_another_content() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chart_in_git_is_delivered_with_all_that_it_depends_on() {
-    let repository =
-        Repository::start(&[("redis", "7.0.0"), ("redis", "7.2.0"), ("common", "1.0.0"), ("nats", "2.0.0")]).await;
+    let repository = Repository::start(&[
+        ("redis", "7.0.0"),
+        ("redis", "7.2.0"),
+        ("common", "1.0.0"),
+        ("nats", "2.0.0"),
+    ])
+    .await;
     // Another one that no resource states, with the same charts.
-    let linked = farwater_testkit::Origin::of_folder(repository.path(), None).await.unwrap();
+    let linked = farwater_testkit::Origin::of_folder(repository.path(), None)
+        .await
+        .unwrap();
     let server = GitServer::start().await.unwrap();
     let git = server.create("infra.git").unwrap();
     let chart_yaml = format!(
@@ -475,22 +618,33 @@ async fn a_chart_in_git_is_delivered_with_all_that_it_depends_on() {
     git.change("main", &[("charts/web/Chart.lock", Some(&lock))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let (locked, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&second)).await;
-    assert!(files.contains_key("charts/web/charts/redis-7.0.0/Chart.yaml"), "{:?}", files.keys());
+    assert!(
+        files.contains_key("charts/web/charts/redis-7.0.0/Chart.yaml"),
+        "{:?}",
+        files.keys()
+    );
     repository.add(&[("redis", "7.4.0")]);
     ask(&rig, "HelmRepository", "charts").await;
     rig.wait_idle().await;
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), locked.digest());
     // The bundle is made again without asking anybody.
-    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&locked).unwrap().to_hex()));
+    let file = rig
+        .path()
+        .join("cache/bundles")
+        .join(format!("{}.tar.zst", bundle(&locked).unwrap().to_hex()));
     std::fs::remove_file(file).unwrap();
     repository.origin.forget_seen();
     wait_files(&rig, &agent, &uid, |_| true).await;
     assert_eq!(repository.origin.seen(), []);
     // A lock that is not of these dependencies is refused with its place.
-    git.change("main", &[("charts/web/Chart.lock", Some("dependencies: []\n"))]).unwrap();
+    git.change("main", &[("charts/web/Chart.lock", Some("dependencies: []\n"))])
+        .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/BundleFailed").await;
-    assert!(message(&told, "Ready").contains("charts/web/Chart.lock: has no entry for dependency redis"), "{told:#}");
+    assert!(
+        message(&told, "Ready").contains("charts/web/Chart.lock: has no entry for dependency redis"),
+        "{told:#}"
+    );
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), locked.digest());
 }
 
@@ -503,12 +657,19 @@ async fn charts_that_depend_on_one_another_are_refused() {
             "apiVersion: v2\nname: {name}\nversion: 0.1.0\ndependencies:\n- {{name: {other}, repository: 'file://../{other}'}}\n"
         )
     };
-    git.commit("main", &[("a/Chart.yaml", &chart("a", "b")), ("b/Chart.yaml", &chart("b", "a"))]).unwrap();
+    git.commit(
+        "main",
+        &[("a/Chart.yaml", &chart("a", "b")), ("b/Chart.yaml", &chart("b", "a"))],
+    )
+    .unwrap();
     let rig = start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     service(&rig, "web", json!({"sourceRef": {"name": "infra"}, "path": "a"})).await;
     let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/BundleFailed").await;
-    assert!(message(&told, "Ready").contains("charts depend on one another: a, b"), "{told:#}");
+    assert!(
+        message(&told, "Ready").contains("charts depend on one another: a, b"),
+        "{told:#}"
+    );
 }
 
 /// Of a host that never answered one request waits, of one that did eight.
@@ -526,15 +687,21 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     }
     for n in 0..30 {
         let is_told = |s: &Value| condition(s, "Ready") == "False/RepositoryNotFound";
-        rig.wait_for("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), is_told).await;
+        rig.wait_for("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), is_told)
+            .await;
     }
     once.set_fault(Fault::Stall);
     once.forget_seen();
     for n in 0..30 {
-        rig.edit("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), |s| s["spec"]["interval"] = "2h".into())
-            .await;
+        rig.edit("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), |s| {
+            s["spec"]["interval"] = "2h".into()
+        })
+        .await;
     }
-    rig.wait_until("the stuck hosts are asked", async || never.count("") >= 1 && once.count("") >= 8).await;
+    rig.wait_until("the stuck hosts are asked", async || {
+        never.count("") >= 1 && once.count("") >= 8
+    })
+    .await;
     helm_repository(&rig, "charts", &repository.origin.url()).await;
     let uid = service(&rig, "web", chart_service("*")).await;
     let agent = Agent::join(&rig, "east").await;
@@ -542,24 +709,33 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     // Those that wait for a turn have looked for one since, twice.
     let looks = || rig.replica.queues.sources.counts().done;
     let before = looks();
-    rig.wait_until("they have looked", async || looks() >= before + 2 * 22).await;
+    rig.wait_until("they have looked", async || looks() >= before + 2 * 22)
+        .await;
     assert_eq!((never.count(""), once.count("")), (1, 8));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_are_corrected_are_tried_at_once() {
     let repository = Repository::start(&[("web", "1.0.0")]).await;
-    repository.origin.set_auth(Auth::Basic { username: "robot".into(), password: "right".into() });
+    repository.origin.set_auth(Auth::Basic {
+        username: "robot".into(),
+        password: "right".into(),
+    });
     let rig = start().await;
     let encode = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
     let data = |password: &str| json!({"username": encode("robot"), "password": encode(password)});
-    rig.create("Secret", ADMIN_NAMESPACE, "login", json!({"data": data("wrong")})).await;
+    rig.create("Secret", ADMIN_NAMESPACE, "login", json!({"data": data("wrong")}))
+        .await;
     let spec = json!({"url": repository.origin.url(), "interval": "1h", "secretRef": {"name": "login"}});
     source(&rig, "HelmRepository", "charts", spec).await;
     rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| {
         condition(s, "Ready") == "False/AuthenticationFailed"
     })
     .await;
-    rig.edit("Secret", ADMIN_NAMESPACE, "login", |s| s["data"] = data("right")).await;
-    rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "login", |s| s["data"] = data("right"))
+        .await;
+    rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
 }

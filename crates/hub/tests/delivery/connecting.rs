@@ -37,8 +37,12 @@ enum Heard {
 
 impl Connection {
     async fn try_open(address: SocketAddr, agent: &Agent) -> Result<Self, StatusCode> {
-        let mut request = format!("ws://{address}{CONNECTION_PATH}").into_client_request().unwrap();
-        request.headers_mut().insert("authorization", format!("Bearer {}", agent.access).parse().unwrap());
+        let mut request = format!("ws://{address}{CONNECTION_PATH}")
+            .into_client_request()
+            .unwrap();
+        request
+            .headers_mut()
+            .insert("authorization", format!("Bearer {}", agent.access).parse().unwrap());
         match client_async(request, TcpStream::connect(address).await.unwrap()).await {
             Ok((socket, _)) => Ok(Self(socket)),
             Err(Error::Http(answer)) => Err(answer.status()),
@@ -50,7 +54,9 @@ impl Connection {
     async fn open(address: SocketAddr, agent: &Agent) -> Self {
         let mut connection = Self::try_open(address, agent).await.unwrap();
         let welcome = connection.hear().await;
-        let Heard::Hint(Hint::Welcome { keep_alive_seconds, .. }) = welcome else { panic!("{welcome:?}") };
+        let Heard::Hint(Hint::Welcome { keep_alive_seconds, .. }) = welcome else {
+            panic!("{welcome:?}")
+        };
         // nginx and other load balancers close a connection on which nothing has come for a minute.
         assert!(keep_alive_seconds <= 45.0, "{keep_alive_seconds}");
         connection
@@ -119,11 +125,17 @@ async fn joined(rig: &Rig, name: &str) -> Agent {
 async fn is_invited(rig: &Rig, agent: &Agent) -> bool {
     let answer = agent.poll(rig, None).await;
     assert_eq!(answer.status, StatusCode::OK);
-    answer.headers.get(CONNECTION_HEADER).is_some_and(|within| within.to_str().unwrap().parse::<f64>().unwrap() < 1.0)
+    answer
+        .headers
+        .get(CONNECTION_HEADER)
+        .is_some_and(|within| within.to_str().unwrap().parse::<f64>().unwrap() < 1.0)
 }
 
 async fn metric(rig: &Rig, wanted: usize) {
-    rig.wait_until("as many are connected", async || rig.replica.memory.connections.open() == wanted).await;
+    rig.wait_until("as many are connected", async || {
+        rig.replica.memory.connections.open() == wanted
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,17 +150,26 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
     rig.wait_idle().await;
 
     assert!(is_invited(&rig, &east).await);
-    let (mut at_east, mut at_west) = (Connection::open(address, &east).await, Connection::open(address, &west).await);
+    let (mut at_east, mut at_west) = (
+        Connection::open(address, &east).await,
+        Connection::open(address, &west).await,
+    );
     // What may have changed between its poll and the connection.
     at_east.hinted(&rig, &east).await;
     at_west.hinted(&rig, &west).await;
     assert!(!is_invited(&rig, &east).await, "it has come");
     at_west.is_silent(&rig).await;
 
-    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    git.change(
+        "main",
+        &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     at_east.hinted(&rig, &east).await;
-    let (_, new) = east.wait_entry(&rig, &web, |entry| entry.digest() != old.digest()).await;
+    let (_, new) = east
+        .wait_entry(&rig, &web, |entry| entry.digest() != old.digest())
+        .await;
     assert_ne!(new.digest(), old.digest());
     at_west.is_silent(&rig).await;
 
@@ -166,13 +187,22 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
     assert_eq!(at_west.hear().await, Heard::Hint(Hint::Poll { desired: None }));
 
     // And somebody who waits for a plan.
-    let service = rig.store.get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web")).await.unwrap().unwrap();
+    let service = rig
+        .store
+        .get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web"))
+        .await
+        .unwrap()
+        .unwrap();
     propose(&rig.replica, &service, PlanQuery::default()).await.unwrap();
     assert_eq!(at_east.hear().await, Heard::Hint(Hint::Poll { desired: None }));
     at_west.is_silent(&rig).await;
 
     let mut cluster = rig.get("Cluster", ADMIN_NAMESPACE, "east").await.unwrap();
-    assert_eq!(cluster["status"]["connected"], Value::Null, "it is not written to the resource");
+    assert_eq!(
+        cluster["status"]["connected"],
+        Value::Null,
+        "it is not written to the resource"
+    );
     rig.replica.merge_last_heard(&mut cluster);
     assert_eq!(cluster["status"]["connected"], true);
 }
@@ -181,12 +211,19 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
 async fn as_many_are_connected_as_may_be_and_an_agent_has_one_connection() {
     let rig = Rig::start().await;
     let address = rig.serve().await;
-    let (east, west, north) = (joined(&rig, "east").await, joined(&rig, "west").await, joined(&rig, "north").await);
+    let (east, west, north) = (
+        joined(&rig, "east").await,
+        joined(&rig, "west").await,
+        joined(&rig, "north").await,
+    );
     assert_eq!(CONNECTIONS, 2);
     let first = Connection::open(address, &east).await;
     let at_west = Connection::open(address, &west).await;
     assert!(!is_invited(&rig, &north).await, "there is no room");
-    assert_eq!(Connection::try_open(address, &north).await.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(
+        Connection::try_open(address, &north).await.err(),
+        Some(StatusCode::SERVICE_UNAVAILABLE)
+    );
 
     let mut second = Connection::open(address, &east).await;
     assert_eq!(first.closed().await, Some(close::REPLACED));
@@ -201,10 +238,17 @@ async fn as_many_are_connected_as_may_be_and_an_agent_has_one_connection() {
     at_north.hinted(&rig, &north).await;
 
     // A plain request is none of these, and neither is one without a token.
-    let plain = call(&rig, north.get(CONNECTION_PATH).body(axum::body::Body::empty()).unwrap()).await;
+    let plain = call(
+        &rig,
+        north.get(CONNECTION_PATH).body(axum::body::Body::empty()).unwrap(),
+    )
+    .await;
     assert_eq!(plain.refusal(), "400 Invalid");
     let stranger = Agent::new();
-    assert_eq!(Connection::try_open(address, &stranger).await.err(), Some(StatusCode::UNAUTHORIZED));
+    assert_eq!(
+        Connection::try_open(address, &stranger).await.err(),
+        Some(StatusCode::UNAUTHORIZED)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +268,10 @@ async fn who_would_be_refused_a_poll_has_no_connection_either() {
     first.poll(&rig, None).await;
     assert_eq!(first.poll(&rig, None).await.refusal(), "403 Quarantined");
     assert_eq!(at_second.closed().await, Some(close::REFUSED));
-    assert_eq!(Connection::try_open(address, &second).await.err(), Some(StatusCode::FORBIDDEN));
+    assert_eq!(
+        Connection::try_open(address, &second).await.err(),
+        Some(StatusCode::FORBIDDEN)
+    );
 
     // One that joins anew takes the place of the one before.
     let west = joined(&rig, "west").await;
@@ -232,7 +279,11 @@ async fn who_would_be_refused_a_poll_has_no_connection_either() {
     let mut joined_again = Agent::new();
     joined_again.cluster_id.clone_from(&west.cluster_id);
     let token = crate::agent::invite(&rig, "west").await;
-    let answer = call(&rig, crate::agent::post("/agent/v1/join", &joined_again.join_request(&token))).await;
+    let answer = call(
+        &rig,
+        crate::agent::post("/agent/v1/join", &joined_again.join_request(&token)),
+    )
+    .await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(at_west.closed().await, Some(close::REFUSED));
 
@@ -250,7 +301,10 @@ async fn an_agent_that_is_silent_or_noisy_is_cut_off() {
     let address = rig.serve().await;
     let east = joined(&rig, "east").await;
     let poll_every = async |interval: &str, seconds: u64| {
-        rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["spec"]["pollInterval"] = interval.into()).await;
+        rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+            cluster["spec"]["pollInterval"] = interval.into()
+        })
+        .await;
         rig.wait_until("the interval is known", async || {
             let uid = &east.joined.as_ref().unwrap().cluster.uid;
             rig.replica.memory.clusters.get(uid).unwrap().poll_interval == Duration::from_secs(seconds)
@@ -293,7 +347,10 @@ async fn an_agent_that_is_silent_or_noisy_is_cut_off() {
     assert_eq!(connection.closed().await, Some(close::POLICY));
 
     let mut connection = Connection::open(address, &east).await;
-    let _ = connection.0.send(Message::text("x".repeat(MAX_CONNECTION_MESSAGE + 1))).await;
+    let _ = connection
+        .0
+        .send(Message::text("x".repeat(MAX_CONNECTION_MESSAGE + 1)))
+        .await;
     assert_eq!(connection.closed().await, None);
     metric(&rig, 0).await;
 }
@@ -313,5 +370,8 @@ async fn a_hub_that_stops_says_when_to_come_back() {
     assert_eq!(at_east.closed().await, Some(close::GOING_AWAY));
     closing.await.unwrap();
     assert!(!is_invited(&rig, &west).await);
-    assert_eq!(Connection::try_open(address, &west).await.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(
+        Connection::try_open(address, &west).await.err(),
+        Some(StatusCode::SERVICE_UNAVAILABLE)
+    );
 }

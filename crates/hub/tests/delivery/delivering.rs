@@ -28,13 +28,18 @@ async fn a_commit_reaches_an_agent_and_an_unchanged_poll_is_empty() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "./apps/web/").await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
-        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "True/SourceNotFound"
+    })
+    .await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let agent = Agent::join(&rig, "east").await;
     let (state, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     let deployment = applied(&entry).unwrap();
-    assert_eq!((deployment.path.as_str(), deployment.target_namespace.as_str()), ("apps/web", "web"));
+    assert_eq!(
+        (deployment.path.as_str(), deployment.target_namespace.as_str()),
+        ("apps/web", "web")
+    );
     assert_eq!(deployment.ceiling.service_account.name, "farwater-administrator");
 
     let answer = agent.poll(&rig, Some(&state.statement.etag())).await;
@@ -45,7 +50,10 @@ async fn a_commit_reaches_an_agent_and_an_unchanged_poll_is_empty() {
     let bundle = agent.bundle(&rig, &deployment.bundle).await;
     assert_eq!(bundle.status, StatusCode::OK);
     let archive = zstd::decode_all(bundle.body.as_slice()).unwrap();
-    assert_eq!((Digest::of(&archive), archive.len() as u64), (deployment.bundle, deployment.bundle_bytes));
+    assert_eq!(
+        (Digest::of(&archive), archive.len() as u64),
+        (deployment.bundle, deployment.bundle_bytes)
+    );
 
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     assert_eq!(condition(&source, "Ready"), "True/Fetched");
@@ -66,7 +74,8 @@ async fn services_that_are_made_together_with_what_they_name_are_all_assigned() 
                 "sourceRef": {"kind": "GitRepository", "name": name},
             });
             let own = format!("{name}-{number}");
-            rig.create("ServiceDeployment", ADMIN_NAMESPACE, &own, json!({"spec": spec})).await
+            rig.create("ServiceDeployment", ADMIN_NAMESPACE, &own, json!({"spec": spec}))
+                .await
         };
         let services = futures::future::join_all((0..24).map(service));
         let url = server.url("infra.git");
@@ -74,7 +83,9 @@ async fn services_that_are_made_together_with_what_they_name_are_all_assigned() 
         let (_, _, uids) = futures::join!(source, rig.cluster(&name), services);
         for uid in uids {
             rig.wait_until("the service is assigned", async || {
-                let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid).await.unwrap();
+                let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid)
+                    .await
+                    .unwrap();
                 row.is_some_and(|row| row.assigned.is_some())
             })
             .await;
@@ -95,18 +106,31 @@ async fn a_commit_outside_the_closure_changes_no_digest_and_no_generation() {
     let (before, old_db) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
 
     rig.wait_idle().await;
-    let (looks, revision) = (rig.looks(), rig.get("ServiceDeployment", ADMIN_NAMESPACE, "db").await.unwrap());
+    let (looks, revision) = (
+        rig.looks(),
+        rig.get("ServiceDeployment", ADMIN_NAMESPACE, "db").await.unwrap(),
+    );
     git.change("main", &[("README", Some("y"))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     rig.wait_idle().await;
-    assert_eq!(rig.looks(), looks, "services were looked at that the commit doesn't concern");
+    assert_eq!(
+        rig.looks(),
+        looks,
+        "services were looked at that the commit doesn't concern"
+    );
     assert_eq!(agent.desired(&rig).await, before);
 
     // Of two services of one repository only the one that changed gets another bundle.
-    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    git.change(
+        "main",
+        &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let old_web = before.entries.iter().find(|entry| entry.service.uid == web).unwrap();
-    let (state, _) = agent.wait_entry(&rig, &web, |entry| entry.digest() != old_web.digest()).await;
+    let (state, _) = agent
+        .wait_entry(&rig, &web, |entry| entry.digest() != old_web.digest())
+        .await;
     assert_eq!(state.statement.generation, before.statement.generation + 1);
     assert!(state.entries.contains(&old_db.into()));
     let now = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "db").await.unwrap();
@@ -154,16 +178,25 @@ async fn a_commit_concerns_the_services_whose_files_it_touches() {
             let revision = service["status"]["assignedRevision"].as_str();
             revision.is_some_and(|revision| revision.ends_with(&commit) == concerns)
         };
-        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", is_told).await;
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", is_told)
+            .await;
         assert_eq!(digest(rig, &lonely).await, alone, "{changes:?}");
     };
     check(&rig, &[("base/map.yaml", Some(&two))], true).await;
     check(&rig, &[("README", Some("z"))], false).await;
     check(&rig, &[("overlays/east/extra.yaml", Some(&one))], true).await;
-    check(&rig, &[("overlays/west/map.yaml", Some(&one)), ("base2/map.yaml", Some(&one))], false).await;
     check(
         &rig,
-        &[("base/kustomization.yaml", Some("resources: [map.yaml, ../shared]\n")), ("shared/map.yaml", Some(&one))],
+        &[("overlays/west/map.yaml", Some(&one)), ("base2/map.yaml", Some(&one))],
+        false,
+    )
+    .await;
+    check(
+        &rig,
+        &[
+            ("base/kustomization.yaml", Some("resources: [map.yaml, ../shared]\n")),
+            ("shared/map.yaml", Some(&one)),
+        ],
         true,
     )
     .await;
@@ -178,18 +211,38 @@ async fn a_commit_concerns_the_services_whose_files_it_touches() {
     agent.wait_polled(&rig).await;
     rig.wait_idle().await;
     check(&rig, &[("docs/index.md", Some("y"))], false).await;
-    check(&rig, &[("shared", None), ("base/kustomization.yaml", Some("resources: [map.yaml]\n"))], true).await;
+    check(
+        &rig,
+        &[
+            ("shared", None),
+            ("base/kustomization.yaml", Some("resources: [map.yaml]\n")),
+        ],
+        true,
+    )
+    .await;
 
     // A folder that is missing keeps what was there, and one that comes back is seen.
-    git.change("main", &[("overlays/east/kustomization.yaml", Some("resources: [../../base, ../../later]\n"))])
-        .unwrap();
+    git.change(
+        "main",
+        &[(
+            "overlays/east/kustomization.yaml",
+            Some("resources: [../../base, ../../later]\n"),
+        )],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let missing = |s: &serde_json::Value| message(s, "Ready").contains("later does not exist");
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", missing).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", missing)
+        .await;
     let commit = git.change("main", &[("later/map.yaml", Some(&one))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    let found = |s: &serde_json::Value| s["status"]["assignedRevision"].as_str().is_some_and(|r| r.ends_with(&commit));
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", found).await;
+    let found = |s: &serde_json::Value| {
+        s["status"]["assignedRevision"]
+            .as_str()
+            .is_some_and(|r| r.ends_with(&commit))
+    };
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", found)
+        .await;
     assert_ne!(digest(&rig, &overlay).await, first);
 }
 
@@ -209,9 +262,16 @@ async fn a_bundle_that_is_lost_with_its_commit_is_made_of_what_the_source_has_no
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     rig.wait_idle().await;
     rig.forget_commit(&uid).await;
-    std::fs::remove_file(rig.path().join("cache/bundles").join(format!("{}.tar.zst", digest.to_hex()))).unwrap();
-    rig.wait_until("the bundle is there again", async || agent.bundle(&rig, &digest).await.status == StatusCode::OK)
-        .await;
+    std::fs::remove_file(
+        rig.path()
+            .join("cache/bundles")
+            .join(format!("{}.tar.zst", digest.to_hex())),
+    )
+    .unwrap();
+    rig.wait_until("the bundle is there again", async || {
+        agent.bundle(&rig, &digest).await.status == StatusCode::OK
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,7 +287,12 @@ async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
     git.delete_branch("main").unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
-    assert_eq!(condition(&source, "Ready"), "False/RepositoryEmpty", "{}", message(&source, "Ready"));
+    assert_eq!(
+        condition(&source, "Ready"),
+        "False/RepositoryEmpty",
+        "{}",
+        message(&source, "Ready")
+    );
     assert_eq!(condition(&source, "Stalled"), "True/RepositoryEmpty");
 
     server.stop().await;
@@ -235,7 +300,11 @@ async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     assert_eq!(condition(&source, "Ready"), "False/Unreachable");
     assert!(source["status"]["staleSince"].is_string());
-    assert!(message(&source, "Ready").contains("stays in use"), "{}", message(&source, "Ready"));
+    assert!(
+        message(&source, "Ready").contains("stays in use"),
+        "{}",
+        message(&source, "Ready")
+    );
     assert_eq!(agent.desired(&rig).await, before);
 
     rig = rig.restart().await;
@@ -256,7 +325,10 @@ async fn a_bundle_that_the_cache_lost_is_made_again() {
     let agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     let digest = applied(&entry).unwrap().bundle;
-    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", digest.to_hex()));
+    let file = rig
+        .path()
+        .join("cache/bundles")
+        .join(format!("{}.tar.zst", digest.to_hex()));
     for damage in [None, Some(b"not a bundle".as_slice())] {
         match damage {
             None => std::fs::remove_file(&file).unwrap(),
@@ -287,7 +359,10 @@ async fn another_clusters_bundle_is_refused() {
     let (_, entry) = east.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     let digest = applied(&entry).unwrap().bundle;
     assert_eq!(west.bundle(&rig, &digest).await.refusal(), "403 NotDesired");
-    assert_eq!(east.bundle(&rig, &Digest::of("no bundle")).await.refusal(), "403 NotDesired");
+    assert_eq!(
+        east.bundle(&rig, &Digest::of("no bundle")).await.refusal(),
+        "403 NotDesired"
+    );
     let nobody = Agent::new();
     assert_eq!(nobody.bundle(&rig, &digest).await.refusal(), "401 TokenUnknown");
 }
@@ -301,43 +376,83 @@ async fn a_broken_commit_names_file_and_line_and_keeps_the_old_bundle() {
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     let agent = Agent::join(&rig, "east").await;
     let (before, _) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
-    git.change("main", &[("apps/web/kustomization.yaml", Some("resources:\n- ../../../etc\n"))]).unwrap();
+    git.change(
+        "main",
+        &[("apps/web/kustomization.yaml", Some("resources:\n- ../../../etc\n"))],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/BundleFailed")
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Stalled") == "True/BundleFailed"
+        })
         .await;
-    assert!(message(&service, "Ready").contains("apps/web/kustomization.yaml:2"), "{}", message(&service, "Ready"));
+    assert!(
+        message(&service, "Ready").contains("apps/web/kustomization.yaml:2"),
+        "{}",
+        message(&service, "Ready")
+    );
     assert!(message(&service, "Ready").contains("stays assigned"));
     assert_eq!(agent.desired(&rig).await, before);
     git.change("main", &[("apps/web/kustomization.yaml", None)]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "absent").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "absent"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_secret_is_an_error_and_making_it_is_noticed_at_once() {
     let (server, _git) = repository().await;
-    server.set_auth(farwater_testkit::git::Auth::Basic { username: "u".to_owned(), password: "p".to_owned() });
+    server.set_auth(farwater_testkit::git::Auth::Basic {
+        username: "u".to_owned(),
+        password: "p".to_owned(),
+    });
     let rig = Rig::start().await;
     let spec = json!({"url": server.url("infra.git"), "interval": "10m", "secretRef": {"name": "git"}});
-    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec})).await;
+    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec}))
+        .await;
     let ready = |wanted: &'static str| move |s: &serde_json::Value| condition(s, "Ready") == wanted;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("False/SecretNotFound")).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("False/SecretNotFound"))
+        .await;
     // "u" and "wrong", then "p", as kubectl writes them.
-    rig.create("Secret", ADMIN_NAMESPACE, "git", json!({"data": {"username": "dQ==", "password": "d3Jvbmc="}})).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("False/AuthenticationFailed")).await;
-    rig.edit("Secret", ADMIN_NAMESPACE, "git", |secret| secret["data"]["password"] = "cA==".into()).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("True/Fetched")).await;
+    rig.create(
+        "Secret",
+        ADMIN_NAMESPACE,
+        "git",
+        json!({"data": {"username": "dQ==", "password": "d3Jvbmc="}}),
+    )
+    .await;
+    rig.wait_for(
+        "GitRepository",
+        ADMIN_NAMESPACE,
+        "infra",
+        ready("False/AuthenticationFailed"),
+    )
+    .await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "git", |secret| {
+        secret["data"]["password"] = "cA==".into()
+    })
+    .await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("True/Fetched"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hub_that_has_loaded_nothing_says_so() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"].is_array()).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| {
+        c["status"]["conditions"].is_array()
+    })
+    .await;
     let agent = Agent::join(&rig, "east").await;
     agent.wait_polled(&rig).await;
-    rig.replica.memory.clusters.change(&agent.joined.as_ref().unwrap().cluster.uid, |state| state.etag = None);
+    rig.replica
+        .memory
+        .clusters
+        .change(&agent.joined.as_ref().unwrap().cluster.uid, |state| state.etag = None);
     let answer = agent.poll(&rig, None).await;
     assert_eq!(answer.refusal(), "503 Unavailable");
     assert!(answer.headers.contains_key(header::RETRY_AFTER));

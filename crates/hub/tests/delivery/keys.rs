@@ -41,8 +41,12 @@ async fn change_keys(rig: Rig, changes: &[Change]) -> Rig {
     rig.wait_loaded().await;
     let key = rig.identity.key_id();
     rig.wait_until("all desired states are signed with the key of today", async || {
-        let heads = load_desired_heads(&mut rig.store.tables().await.unwrap()).await.unwrap();
-        heads.iter().all(|head| head.key_id == key && !head.signature.is_empty())
+        let heads = load_desired_heads(&mut rig.store.tables().await.unwrap())
+            .await
+            .unwrap();
+        heads
+            .iter()
+            .all(|head| head.key_id == key && !head.signature.is_empty())
     })
     .await;
     rig
@@ -50,11 +54,17 @@ async fn change_keys(rig: Rig, changes: &[Change]) -> Rig {
 
 async fn hinted(rig: &Rig, agent: &Agent) -> Option<u64> {
     let answer = agent.poll(rig, None).await;
-    answer.headers.get(SUCCESSION_HEADER).map(|value| value.to_str().unwrap().parse().unwrap())
+    answer
+        .headers
+        .get(SUCCESSION_HEADER)
+        .map(|value| value.to_str().unwrap().parse().unwrap())
 }
 
 async fn ask_successions(rig: &Rig, agent: &Agent, after: u64) -> Result<Successions, String> {
-    let request = agent.get(&format!("/agent/v1/successions/{after}")).body(axum::body::Body::empty()).unwrap();
+    let request = agent
+        .get(&format!("/agent/v1/successions/{after}"))
+        .body(axum::body::Body::empty())
+        .unwrap();
     let answer = call(rig, request).await;
     if answer.status == StatusCode::OK {
         Ok(serde_json::from_slice(&answer.body).unwrap())
@@ -141,22 +151,34 @@ async fn an_agent_that_can_not_follow_is_shown() {
     let is = |reason: &'static str| {
         move |cluster: &serde_json::Value| condition(cluster, "Ready") == format!("False/{reason}")
     };
-    let cluster = rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", is("HubKeysRevoked")).await;
+    let cluster = rig
+        .wait_for("Cluster", ADMIN_NAMESPACE, "east", is("HubKeysRevoked"))
+        .await;
     assert!(message(&cluster, "Ready").contains("farwater cluster join east"));
 
     // It has followed a succession that this hub has never made.
-    ahead.position = Position { sequence: 7, link: Some(Digest::of("newer")) };
+    ahead.position = Position {
+        sequence: 7,
+        link: Some(Digest::of("newer")),
+    };
     ahead.renew(&rig).await;
-    let cluster = rig.wait_for("Cluster", ADMIN_NAMESPACE, "west", is("HubKeysOlder")).await;
+    let cluster = rig
+        .wait_for("Cluster", ADMIN_NAMESPACE, "west", is("HubKeysOlder"))
+        .await;
     assert!(message(&cluster, "Ready").contains("restored from an older copy"));
     ahead.position = rig.identity.trusted().position;
     ahead.renew(&rig).await;
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "west", |c| condition(c, "Ready") == "True/Connected").await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "west", |c| {
+        condition(c, "Ready") == "True/Connected"
+    })
+    .await;
 }
 
 /// The keys' files, to go back to.
 fn copy(rig: &Rig) -> Vec<(PathBuf, Vec<u8>)> {
-    let files = fs::read_dir(rig.path().join("keys")).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(rig.path().join("keys"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
@@ -177,9 +199,14 @@ async fn an_older_copy_of_the_keys_stops_the_start() {
             put_back(&old);
             let data = DataDir::open(&path).unwrap();
             let identity = Identity::open(&data, None, Timestamp::now()).unwrap();
-            let store = Store::open(OpenOptions::new(location.clone(), *seal_key)).await.unwrap();
+            let store = Store::open(OpenOptions::new(location.clone(), *seal_key))
+                .await
+                .unwrap();
             let error = identity.note_successions(&store).await.unwrap_err().to_string();
-            assert!(error.contains("succession 1") && error.contains("Restore the newest copy"), "{error}");
+            assert!(
+                error.contains("succession 1") && error.contains("Restore the newest copy"),
+                "{error}"
+            );
             store.close().await;
             put_back(&new);
         })
@@ -190,7 +217,10 @@ async fn an_older_copy_of_the_keys_stops_the_start() {
 /// A cluster whose agent says which process it is, and polls often.
 async fn join_quickly(rig: &Rig, cluster: &str) -> Agent {
     rig.cluster(cluster).await;
-    rig.edit("Cluster", ADMIN_NAMESPACE, cluster, |cluster| cluster["spec"]["pollInterval"] = json!("1s")).await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, cluster, |cluster| {
+        cluster["spec"]["pollInterval"] = json!("1s")
+    })
+    .await;
     let mut agent = Agent::join(rig, cluster).await;
     agent.instance = "a".repeat(16);
     agent.renew(rig).await;
@@ -221,10 +251,18 @@ async fn an_agents_new_keys_count_from_their_first_use() {
     let mut rig = Rig::start().await;
     let mut old = join_quickly(&rig, "east").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.create("Secret", ADMIN_NAMESPACE, "database", json!({"data": {"password": BASE64.encode("one")}})).await;
+    rig.create(
+        "Secret",
+        ADMIN_NAMESPACE,
+        "database",
+        json!({"data": {"password": BASE64.encode("one")}}),
+    )
+    .await;
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["spec"]["secrets"] = json!([{"name": "database"}]))
-        .await;
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        s["spec"]["secrets"] = json!([{"name": "database"}])
+    })
+    .await;
     let mac_of = |entry: &_| applied(entry).and_then(|deployment| deployment.secrets);
     let (_, entry) = old.wait_entry(&rig, &uid, |entry| mac_of(entry).is_some()).await;
     let mac = mac_of(&entry).unwrap();
@@ -232,33 +270,56 @@ async fn an_agents_new_keys_count_from_their_first_use() {
     assert!(!is_asked(&rig, &old).await);
     let ask = |cluster: &mut serde_json::Value| cluster["metadata"]["annotations"][RENEW_KEYS] = json!("now");
     rig.edit("Cluster", ADMIN_NAMESPACE, "east", ask).await;
-    rig.wait_until("new keys are asked for", async || is_asked(&rig, &old).await).await;
+    rig.wait_until("new keys are asked for", async || is_asked(&rig, &old).await)
+        .await;
 
     let mut new = old.with_new_keys();
     let handover = old.hand_over(&new);
     assert_eq!(new.try_renew(&rig).await, "401 IdentityUnknown", "the hub was not told");
-    let forged = Handover { sealing_key: BASE64.encode([7; 32]), ..handover.handover.clone().into_value() };
-    let forged = SignedHandover { handover: forged.into(), ..handover.clone() };
+    let forged = Handover {
+        sealing_key: BASE64.encode([7; 32]),
+        ..handover.handover.clone().into_value()
+    };
+    let forged = SignedHandover {
+        handover: forged.into(),
+        ..handover.clone()
+    };
     assert_eq!(old.send_keys(&rig, &[forged]).await, "401 IdentityUnknown");
     assert_eq!(old.send_keys(&rig, &[]).await, "401 IdentityUnknown");
     for _ in 0..2 {
-        assert_eq!(old.send_keys(&rig, std::slice::from_ref(&handover)).await, "OK", "an answer may be lost");
+        assert_eq!(
+            old.send_keys(&rig, std::slice::from_ref(&handover)).await,
+            "OK",
+            "an answer may be lost"
+        );
     }
     // Until they are used the old ones are good, also over a restart.
     assert_eq!(old.try_renew(&rig).await, "OK");
     rig = rig.restart().await;
     rig.wait_loaded().await;
     assert_eq!(old.poll(&rig, None).await.status, StatusCode::OK);
-    assert_eq!(new.try_renew(&rig).await, "403 KeysEarly", "the hub has not heard for long that there is one process");
+    assert_eq!(
+        new.try_renew(&rig).await,
+        "403 KeysEarly",
+        "the hub has not heard for long that there is one process"
+    );
     until_taken(&rig, &mut new).await;
 
     assert_eq!(old.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
     assert_eq!(old.try_renew(&rig).await, "401 IdentityUnknown");
     assert_eq!(new.poll(&rig, None).await.status, StatusCode::OK);
     assert!(!is_asked(&rig, &new).await, "it was met");
-    assert_eq!(old.send_keys(&rig, std::slice::from_ref(&handover)).await, "OK", "they are in use");
+    assert_eq!(
+        old.send_keys(&rig, std::slice::from_ref(&handover)).await,
+        "OK",
+        "they are in use"
+    );
     let stolen = old.hand_over(&old.with_new_keys());
-    assert_eq!(old.send_keys(&rig, &[stolen]).await, "401 IdentityUnknown", "an old key names nobody");
+    assert_eq!(
+        old.send_keys(&rig, &[stolen]).await,
+        "401 IdentityUnknown",
+        "an old key names nobody"
+    );
     let answer = new.secrets(&rig, &uid, &mac).await;
     let sealed: SealedSecrets = serde_json::from_slice(&answer.body).unwrap();
     assert!(new.open(&sealed, &uid, &mac).is_some() && old.open(&sealed, &uid, &mac).is_none());
@@ -280,10 +341,17 @@ async fn a_copied_agent_is_found_out_before_its_new_keys_lock_the_other_out() {
     let mut next = copy.with_new_keys();
     assert_eq!(copy.send_keys(&rig, &[copy.hand_over(&next)]).await, "OK");
     assert_eq!(next.try_renew(&rig).await, "403 KeysEarly");
-    assert_eq!(first.poll(&rig, None).await.status, StatusCode::OK, "a request that was late");
+    assert_eq!(
+        first.poll(&rig, None).await.status,
+        StatusCode::OK,
+        "a request that was late"
+    );
     assert_eq!(first.poll(&rig, None).await.refusal(), "403 Quarantined");
     assert_eq!(next.try_renew(&rig).await, "403 Quarantined");
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Ready") == "False/DuplicateIdentity").await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| {
+        condition(c, "Ready") == "False/DuplicateIdentity"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -301,13 +369,20 @@ async fn a_restored_hub_learns_agents_keys_from_those_that_it_knew() {
 
     rig = rig
         .restart_after(async |location, seal_key| {
-            let allow = archive::Allow { replace: true, damage: false };
+            let allow = archive::Allow {
+                replace: true,
+                damage: false,
+            };
             archive::restore(&backup, location, seal_key, allow).await.unwrap();
         })
         .await;
     rig.wait_loaded().await;
     assert_eq!(third.try_renew(&rig).await, "401 IdentityUnknown");
-    assert_eq!(third.send_keys(&rig, &handovers[1..]).await, "401 IdentityUnknown", "a gap");
+    assert_eq!(
+        third.send_keys(&rig, &handovers[1..]).await,
+        "401 IdentityUnknown",
+        "a gap"
+    );
     assert_eq!(third.send_keys(&rig, &handovers).await, "OK");
     until_taken(&rig, &mut third).await;
     third.wait_polled(&rig).await;

@@ -29,13 +29,16 @@ use crate::{
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 async fn secret(rig: &Rig, name: &str, data: &[(&str, &str)]) {
-    let data: serde_json::Map<String, Value> =
-        data.iter().map(|(key, value)| ((*key).to_owned(), STANDARD.encode(value).into())).collect();
+    let data: serde_json::Map<String, Value> = data
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), STANDARD.encode(value).into()))
+        .collect();
     rig.create("Secret", ADMIN_NAMESPACE, name, json!({"data": data})).await;
 }
 
 async fn provider(rig: &Rig, name: &str, spec: Value) -> String {
-    rig.create("NotificationProvider", ADMIN_NAMESPACE, name, json!({"spec": spec})).await
+    rig.create("NotificationProvider", ADMIN_NAMESPACE, name, json!({"spec": spec}))
+        .await
 }
 
 async fn rule(rig: &Rig, provider: &str, kind: &str, severity: &str) {
@@ -44,12 +47,19 @@ async fn rule(rig: &Rig, provider: &str, kind: &str, severity: &str) {
         "eventSources": [{"kind": kind, "name": "*"}],
     });
     let name = format!("{provider}-{}", kind.to_lowercase());
-    rig.create("NotificationRule", ADMIN_NAMESPACE, &name, json!({"spec": spec})).await;
-    rig.wait_for("NotificationRule", ADMIN_NAMESPACE, &name, |rule| condition(rule, "Ready") == "True/InForce").await;
+    rig.create("NotificationRule", ADMIN_NAMESPACE, &name, json!({"spec": spec}))
+        .await;
+    rig.wait_for("NotificationRule", ADMIN_NAMESPACE, &name, |rule| {
+        condition(rule, "Ready") == "True/InForce"
+    })
+    .await;
 }
 
 async fn until_provider(rig: &Rig, name: &str, expected: &str) -> Value {
-    rig.wait_for("NotificationProvider", ADMIN_NAMESPACE, name, |found| condition(found, "Ready") == expected).await
+    rig.wait_for("NotificationProvider", ADMIN_NAMESPACE, name, |found| {
+        condition(found, "Ready") == expected
+    })
+    .await
 }
 
 /// A webhook that is told of all sets.
@@ -83,7 +93,9 @@ async fn commit(fleet: &Fleet, text: &str) -> String {
 
 async fn until_halted(fleet: &mut Fleet, first: Digest) {
     fleet.good = Some([first].into());
-    fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    fleet
+        .until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
 }
 
 async fn until_done(fleet: &mut Fleet, number: u64) {
@@ -112,13 +124,21 @@ async fn a_rollout_is_one_thread_from_its_beginning_to_its_end() {
     let before = number(&fleet.set().await);
     let pushed = commit(&fleet, "good").await;
     // Nothing is healthy before an agent says so: it is at its beginning until then.
-    fleet.rig.wait_until("its beginning is told", async || !hook.taken().is_empty()).await;
+    fleet
+        .rig
+        .wait_until("its beginning is told", async || !hook.taken().is_empty())
+        .await;
     until_done(&mut fleet, before + 1).await;
     fleet
         .rig
-        .wait_until("its end is told", async || courses(&hook).last().is_some_and(|last| last == "Complete"))
+        .wait_until("its end is told", async || {
+            courses(&hook).last().is_some_and(|last| last == "Complete")
+        })
         .await;
-    assert_eq!((hook.refused(), courses(&hook).first().map(String::as_str)), (vec![], Some("Progressing")));
+    assert_eq!(
+        (hook.refused(), courses(&hook).first().map(String::as_str)),
+        (vec![], Some("Progressing"))
+    );
     let taken = hook.taken();
     let threads: BTreeSet<&str> = taken.iter().map(|body| body["thread"].as_str().unwrap()).collect();
     let ids: BTreeSet<&str> = taken.iter().map(|body| body["id"].as_str().unwrap()).collect();
@@ -126,18 +146,38 @@ async fn a_rollout_is_one_thread_from_its_beginning_to_its_end() {
     assert_eq!((threads.len(), ids.len()), (1, taken.len()));
     assert!(sequence.is_sorted(), "{sequence:?}");
     let last = &taken.last().unwrap()["rollout"];
-    assert_eq!((&last["clusters"]["updated"], &last["number"]), (&json!(3), &json!(before + 1)));
-    assert_eq!((&last["revision"], &last["summary"]), (&json!(format!("main@{pushed}")), &json!("production")));
+    assert_eq!(
+        (&last["clusters"]["updated"], &last["number"]),
+        (&json!(3), &json!(before + 1))
+    );
+    assert_eq!(
+        (&last["revision"], &last["summary"]),
+        (&json!(format!("main@{pushed}")), &json!("production"))
+    );
 
     let now = fleet.until_complete().await;
     assert_ne!(now, first);
     commit(&fleet, "bad").await;
     until_halted(&mut fleet, now).await;
-    fleet.rig.wait_until("it is told", async || courses(&hook).last().is_some_and(|last| last == "Halted")).await;
+    fleet
+        .rig
+        .wait_until("it is told", async || {
+            courses(&hook).last().is_some_and(|last| last == "Halted")
+        })
+        .await;
     let halted = hook.taken().pop().unwrap();
-    assert_eq!((&halted["severity"], &halted["rollout"]["haltedBy"]), (&json!("error"), &json!("farwater-admin/a")));
-    assert!(halted["rollout"]["cause"].as_str().unwrap().contains("failed"), "{halted:?}");
-    assert!(halted["title"].as_str().unwrap().contains("is halted, 0/3 healthy"), "{halted:?}");
+    assert_eq!(
+        (&halted["severity"], &halted["rollout"]["haltedBy"]),
+        (&json!("error"), &json!("farwater-admin/a"))
+    );
+    assert!(
+        halted["rollout"]["cause"].as_str().unwrap().contains("failed"),
+        "{halted:?}"
+    );
+    assert!(
+        halted["title"].as_str().unwrap().contains("is halted, 0/3 healthy"),
+        "{halted:?}"
+    );
     assert_eq!(hook.refused(), Vec::<String>::new());
 }
 
@@ -154,7 +194,10 @@ async fn what_could_not_be_sent_waits_as_its_newest_over_a_crash() {
     fleet.rig.kill_controllers().await;
     fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
     hook.set_fault(None);
-    fleet.rig.wait_until("it is told", async || !hook.taken().is_empty()).await;
+    fleet
+        .rig
+        .wait_until("it is told", async || !hook.taken().is_empty())
+        .await;
     until_provider(&fleet.rig, "hook", "True/Ready").await;
     // All that it has gone through in between is nobody's news any more.
     assert_eq!((courses(&hook), hook.refused()), (vec!["Complete".to_owned()], vec![]));
@@ -170,7 +213,11 @@ async fn what_has_waited_for_a_day_is_left_out_and_what_comes_next_is_sent() {
     until_done(&mut fleet, before + 1).await;
     until_provider(&fleet.rig, "hook", "False/DeliveryFailed").await;
     fleet.rig.kill_controllers().await;
-    let provider = fleet.rig.get("NotificationProvider", ADMIN_NAMESPACE, "hook").await.unwrap();
+    let provider = fleet
+        .rig
+        .get("NotificationProvider", ADMIN_NAMESPACE, "hook")
+        .await
+        .unwrap();
     let provider_uid = provider["metadata"]["uid"].as_str().unwrap().to_owned();
     let aged = fleet.rig.store.transact(move |tx| {
         Box::pin(async move {
@@ -185,7 +232,10 @@ async fn what_has_waited_for_a_day_is_left_out_and_what_comes_next_is_sent() {
     fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
     let given_up = until_provider(&fleet.rig, "hook", "False/GivenUp").await;
     let why = message(&given_up, "Ready");
-    assert!(why.starts_with("gave up on 1 message after 24 hours: ") && why.contains("503"), "{why}");
+    assert!(
+        why.starts_with("gave up on 1 message after 24 hours: ") && why.contains("503"),
+        "{why}"
+    );
 
     hook.set_fault(None);
     commit(&fleet, "two").await;
@@ -205,14 +255,24 @@ async fn what_was_sent_and_not_known_to_be_is_sent_again_under_the_same_id() {
     until_done(&mut fleet, before + 1).await;
     fleet
         .rig
-        .wait_until("its end is told", async || courses(&hook).last().is_some_and(|last| last == "Complete"))
+        .wait_until("its end is told", async || {
+            courses(&hook).last().is_some_and(|last| last == "Complete")
+        })
         .await;
-    let provider_uid = fleet.rig.get("NotificationProvider", ADMIN_NAMESPACE, "hook").await.unwrap();
+    let provider_uid = fleet
+        .rig
+        .get("NotificationProvider", ADMIN_NAMESPACE, "hook")
+        .await
+        .unwrap();
     let provider_uid = provider_uid["metadata"]["uid"].as_str().unwrap().to_owned();
     let noted = async || {
         let mut tables = fleet.rig.store.tables().await.unwrap();
-        let threads = threads_below(&mut tables, &provider_uid, "rollout/", "Complete").await.unwrap();
-        threads.iter().any(|thread| thread.told.contains("Complete") && thread.waiting.is_empty())
+        let threads = threads_below(&mut tables, &provider_uid, "rollout/", "Complete")
+            .await
+            .unwrap();
+        threads
+            .iter()
+            .any(|thread| thread.told.contains("Complete") && thread.waiting.is_empty())
     };
     fleet.rig.wait_until("it is noted", noted).await;
     let count = hook.taken().len();
@@ -231,7 +291,10 @@ async fn what_was_sent_and_not_known_to_be_is_sent_again_under_the_same_id() {
     });
     unknown.await.unwrap();
     fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
-    fleet.rig.wait_until("it is told again", async || hook.taken().len() > count).await;
+    fleet
+        .rig
+        .wait_until("it is told again", async || hook.taken().len() > count)
+        .await;
     let again = hook.taken().pop().unwrap();
     assert_eq!((&again["id"], &again["sequence"]), (&taken["id"], &taken["sequence"]));
 }
@@ -261,14 +324,23 @@ async fn nothing_is_sent_to_addresses_that_are_not_allowed_nor_where_a_host_redi
     for (name, spec) in [
         ("near", generic("http://[::1]:9/hook")),
         ("slack-hook", json!({"type": "slack", "secretRef": {"name": "near"}})),
-        ("slack", json!({"type": "slack", "address": "http://[::1]:9", "channel": "c", "secretRef": {"name": "chat"}})),
+        (
+            "slack",
+            json!({"type": "slack", "address": "http://[::1]:9", "channel": "c", "secretRef": {"name": "chat"}}),
+        ),
         ("teams", json!({"type": "msteams", "secretRef": {"name": "near"}})),
-        ("mail", json!({"type": "email", "address": "smtp://[::1]:9", "email": email})),
+        (
+            "mail",
+            json!({"type": "email", "address": "smtp://[::1]:9", "email": email}),
+        ),
     ] {
         let found = ask(name, spec).await;
         assert_eq!(condition(&found, "Ready"), "False/DeliveryFailed", "{name}: {found:#}");
         let said = message(&found, "Ready");
-        assert!(said.contains("which is not public") && said.contains("--allow-private-links"), "{name}: {said}");
+        assert!(
+            said.contains("which is not public") && said.contains("--allow-private-links"),
+            "{name}: {said}"
+        );
     }
 
     let to = hook.url();
@@ -279,7 +351,10 @@ async fn nothing_is_sent_to_addresses_that_are_not_allowed_nor_where_a_host_redi
     assert_eq!(hook.asked(), 1);
     hook.set_fault(None);
     let found = ask("fine", generic(&to)).await;
-    assert_eq!((condition(&found, "Ready").as_str(), hook.taken().len()), ("True/Ready", 1));
+    assert_eq!(
+        (condition(&found, "Ready").as_str(), hook.taken().len()),
+        ("True/Ready", 1)
+    );
     assert_eq!(hook.taken()[0]["type"], "test");
 }
 
@@ -292,17 +367,29 @@ async fn what_a_provider_lacks_is_named_and_no_secret_is_in_any_status() {
     assert_eq!(message(&found, "Ready"), "Secret chat does not exist");
     secret(&rig, "chat", &[("address", &chat.hook())]).await;
     until_provider(&rig, "chat", "True/Ready").await;
-    chat.set_fault(Some(Said { status: 404, body: format!("no_service at {}", chat.hook()), headers: vec![] }));
+    chat.set_fault(Some(Said {
+        status: 404,
+        body: format!("no_service at {}", chat.hook()),
+        headers: vec![],
+    }));
     rig.edit("NotificationProvider", ADMIN_NAMESPACE, "chat", |object| {
         object["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
     })
     .await;
     let found = until_provider(&rig, "chat", "False/DeliveryFailed").await;
     let text = found.to_string();
-    assert!(text.contains("HTTP 404") && text.contains("***") && !text.contains("s3cret"), "{text}");
+    assert!(
+        text.contains("HTTP 404") && text.contains("***") && !text.contains("s3cret"),
+        "{text}"
+    );
     // An address that nothing can be sent to is told without a word of it.
     secret(&rig, "other", &[("address", "nonsense s3cret")]).await;
-    provider(&rig, "other", json!({"type": "msteams", "secretRef": {"name": "other"}})).await;
+    provider(
+        &rig,
+        "other",
+        json!({"type": "msteams", "secretRef": {"name": "other"}}),
+    )
+    .await;
     let found = until_provider(&rig, "other", "False/AddressInvalid").await;
     assert!(!found.to_string().contains("s3cret"), "{found:#}");
 
@@ -315,7 +402,8 @@ async fn what_a_provider_lacks_is_named_and_no_secret_is_in_any_status() {
     let found = until_provider(&rig, "hook", "False/SecretIncomplete").await;
     assert_eq!(message(&found, "Ready"), "Secret \"chat\" has no \"token\"");
     let spec = json!({"providerRef": {"name": "nobody"}, "eventSources": [{"kind": "ServiceSet", "name": "*"}]});
-    rig.create("NotificationRule", ADMIN_NAMESPACE, "rule", json!({"spec": spec})).await;
+    rig.create("NotificationRule", ADMIN_NAMESPACE, "rule", json!({"spec": spec}))
+        .await;
     let found = rig
         .wait_for("NotificationRule", ADMIN_NAMESPACE, "rule", |rule| {
             condition(rule, "Ready") == "False/ProviderNotFound"
@@ -363,7 +451,12 @@ async fn in_a_chat_a_rollout_is_one_message_that_is_edited() {
     chat.clear();
     commit(&fleet, "better").await;
     until_done(&mut fleet, before + 2).await;
-    fleet.rig.wait_until("it is told", async || chat.posted().last().is_some_and(|last| done(&last.text))).await;
+    fleet
+        .rig
+        .wait_until("it is told", async || {
+            chat.posted().last().is_some_and(|last| done(&last.text))
+        })
+        .await;
     assert_eq!((chat.posted().len(), chat.refused()), (2, vec![]));
 }
 
@@ -383,13 +476,21 @@ async fn who_asks_for_errors_hears_of_a_rollout_that_fails_and_how_it_ends() {
     assert_eq!(chat.asked(), 0);
     commit(&fleet, "bad").await;
     until_halted(&mut fleet, good).await;
-    fleet.rig.wait_until("it is told", async || chat.posted().len() == 1).await;
+    fleet
+        .rig
+        .wait_until("it is told", async || chat.posted().len() == 1)
+        .await;
     assert!(chat.posted()[0].text.contains("is halted"), "{:?}", chat.posted());
     fleet.good = None;
     commit(&fleet, "fix").await;
     fleet.until_complete().await;
     let superseded = |text: &str| text.contains("gave way to a newer one");
-    fleet.rig.wait_until("its end is told", async || chat.posted().iter().any(|one| superseded(&one.text))).await;
+    fleet
+        .rig
+        .wait_until("its end is told", async || {
+            chat.posted().iter().any(|one| superseded(&one.text))
+        })
+        .await;
     assert_eq!((chat.posted().len(), chat.refused()), (1, vec![]));
 }
 
@@ -418,20 +519,46 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
     let is = |commit: &str, context: &str, state: &str| {
         host.status(commit, context).is_some_and(|found| found.state == state)
     };
-    fleet.rig.wait_until("its beginning is told", async || is(&good, &context, running)).await;
+    fleet
+        .rig
+        .wait_until("its beginning is told", async || is(&good, &context, running))
+        .await;
     until_done(&mut fleet, before + 1).await;
     let now = fleet.until_complete().await;
-    fleet.rig.wait_until("the commit is good", async || is(&good, &context, done)).await;
+    fleet
+        .rig
+        .wait_until("the commit is good", async || is(&good, &context, done))
+        .await;
     for cluster in ["a", "b"] {
         let context = format!("{context}/{ADMIN_NAMESPACE}/{cluster}");
-        fleet.rig.wait_until("the commit is good there", async || is(&good, &context, done)).await;
+        fleet
+            .rig
+            .wait_until("the commit is good there", async || is(&good, &context, done))
+            .await;
     }
-    let of_set: Vec<_> = host.taken().into_iter().filter(|status| status.context == context).collect();
-    assert_eq!((of_set[0].state.as_str(), of_set.last().unwrap().description.as_str()), (running, "2/2 healthy"));
-    assert!(of_set[0].target.ends_with("/ui/?set=farwater-admin%2Fweb"), "{}", of_set[0].target);
+    let of_set: Vec<_> = host
+        .taken()
+        .into_iter()
+        .filter(|status| status.context == context)
+        .collect();
+    assert_eq!(
+        (of_set[0].state.as_str(), of_set.last().unwrap().description.as_str()),
+        (running, "2/2 healthy")
+    );
+    assert!(
+        of_set[0].target.ends_with("/ui/?set=farwater-admin%2Fweb"),
+        "{}",
+        of_set[0].target
+    );
     for pair in of_set.windows(2) {
-        assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(1), "{pair:?}");
-        assert!((&pair[0].state, &pair[0].description) != (&pair[1].state, &pair[1].description), "{pair:?}");
+        assert!(
+            pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(1),
+            "{pair:?}"
+        );
+        assert!(
+            (&pair[0].state, &pair[0].description) != (&pair[1].state, &pair[1].description),
+            "{pair:?}"
+        );
     }
 
     // One that fails, and one that takes its place before the host has heard of it.
@@ -440,30 +567,51 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
     host.push(&bad);
     fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
     until_halted(&mut fleet, now).await;
-    fleet.rig.wait_until("the commit has failed", async || is(&bad, &context, failed)).await;
+    fleet
+        .rig
+        .wait_until("the commit has failed", async || is(&bad, &context, failed))
+        .await;
     let told = host.status(&bad, &context).unwrap().description;
     assert!(told.starts_with("0/2 healthy; farwater-admin/a: failed"), "{told}");
     let there = format!("{context}/{ADMIN_NAMESPACE}/a");
-    fleet.rig.wait_until("it has failed there", async || is(&bad, &there, failed)).await;
+    fleet
+        .rig
+        .wait_until("it has failed there", async || is(&bad, &there, failed))
+        .await;
     assert!(host.status(&bad, &format!("{context}/{ADMIN_NAMESPACE}/b")).is_none());
     assert_eq!(host.refused(), Vec::<String>::new());
 
     // One that is under way when the next one comes.
     fleet.good = None;
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["soak"] = "1h".into()
+        })
+        .await;
     let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {text: slow}\n";
     let slow = fleet.git.change("main", &[("apps/web/web.yaml", Some(text))]).unwrap();
     host.push(&slow);
     fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
-    fleet.until("it is under way", |_, set| set["status"]["rollout"]["phase"] == "Progressing").await;
-    fleet.rig.wait_until("that is told", async || is(&slow, &context, running)).await;
+    fleet
+        .until("it is under way", |_, set| {
+            set["status"]["rollout"]["phase"] == "Progressing"
+        })
+        .await;
+    fleet
+        .rig
+        .wait_until("that is told", async || is(&slow, &context, running))
+        .await;
     let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {text: next}\n";
     let next = fleet.git.change("main", &[("apps/web/web.yaml", Some(text))]).unwrap();
     fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
     // Of a commit that the host doesn't know nobody waits for a word.
     let refused = until_provider(&fleet.rig, "code", "False/MessageRefused").await;
     assert!(message(&refused, "Ready").contains("HTTP 4"), "{refused:#}");
-    fleet.rig.wait_until("it has given way", async || is(&slow, &context, left)).await;
+    fleet
+        .rig
+        .wait_until("it has given way", async || is(&slow, &context, left))
+        .await;
     let waits = async || {
         let mut tables = fleet.rig.store.tables().await.unwrap();
         let all = threads_below(&mut tables, &uid, "commit/", &next).await.unwrap();
@@ -505,12 +653,20 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     }
     let mut say = async |health: Health| {
         for (uid, entry) in &entries {
-            agent.say(&rig, uid, said(entry, Outcome::Applied, &[("web", health)])).await;
-        }
-        let expected = if health == Health::Current { "True/Applied" } else { "False/Unhealthy" };
-        for name in ["web", "db"] {
-            rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |found| condition(found, "Ready") == expected)
+            agent
+                .say(&rig, uid, said(entry, Outcome::Applied, &[("web", health)]))
                 .await;
+        }
+        let expected = if health == Health::Current {
+            "True/Applied"
+        } else {
+            "False/Unhealthy"
+        };
+        for name in ["web", "db"] {
+            rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |found| {
+                condition(found, "Ready") == expected
+            })
+            .await;
         }
     };
     // What is over before anybody is told never was.
@@ -522,34 +678,60 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     say(Health::Failed).await;
     rig.wait_until("it is told", async || hook.taken().len() == 1).await;
     let told = hook.taken().pop().unwrap();
-    assert_eq!((&told["type"], &told["severity"]), (&json!("services"), &json!("error")));
-    assert_eq!((&told["title"], told["services"].as_array().unwrap().len()), (&json!("2 services fail"), 2));
+    assert_eq!(
+        (&told["type"], &told["severity"]),
+        (&json!("services"), &json!("error"))
+    );
+    assert_eq!(
+        (&told["title"], told["services"].as_array().unwrap().len()),
+        (&json!("2 services fail"), 2)
+    );
     // The next message would come a minute later, counted from when the hub has its answer.
     rig.wait_until("it is noted", async || {
-        !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero()
+        !rig.replica
+            .notifications
+            .paces()
+            .of(&provider_uid)
+            .until_services()
+            .is_zero()
     })
     .await;
     rig.replica.notifications.paces().forget(&provider_uid);
     say(Health::Current).await;
-    rig.wait_until("its end is told", async || hook.taken().len() == 2).await;
+    rig.wait_until("its end is told", async || hook.taken().len() == 2)
+        .await;
     let told = hook.taken().pop().unwrap();
-    assert_eq!((&told["title"], &told["severity"]), (&json!("2 services are well again"), &json!("info")));
+    assert_eq!(
+        (&told["title"], &told["severity"]),
+        (&json!("2 services are well again"), &json!("info"))
+    );
     assert_eq!(hook.refused(), Vec::<String>::new());
     let is_over = async || {
         let mut tables = rig.store.tables().await.unwrap();
-        threads_below(&mut tables, &provider_uid, "service/", "").await.unwrap().is_empty()
+        threads_below(&mut tables, &provider_uid, "service/", "")
+            .await
+            .unwrap()
+            .is_empty()
     };
     rig.wait_until("nothing is left of it", &is_over).await;
 
     // Nobody looks after one that was deleted.
     let quiet = async || {
-        let paced = async || !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero();
+        let paced = async || {
+            !rig.replica
+                .notifications
+                .paces()
+                .of(&provider_uid)
+                .until_services()
+                .is_zero()
+        };
         rig.wait_until("it is noted", paced).await;
         rig.replica.notifications.paces().forget(&provider_uid);
     };
     quiet().await;
     say(Health::Failed).await;
-    rig.wait_until("it is told again", async || hook.taken().len() == 3).await;
+    rig.wait_until("it is told again", async || hook.taken().len() == 3)
+        .await;
     quiet().await;
     for (name, uid) in [("web", &web), ("db", &db)] {
         rig.delete("ServiceDeployment", ADMIN_NAMESPACE, name).await;
@@ -558,9 +740,13 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
         agent.say(&rig, uid, said(&entry, Outcome::Removed, &[])).await;
         rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, name).await;
     }
-    rig.wait_until("that they are gone is told", async || hook.taken().len() == 4).await;
+    rig.wait_until("that they are gone is told", async || hook.taken().len() == 4)
+        .await;
     let told = hook.taken().pop().unwrap();
-    assert_eq!((&told["severity"], &told["services"][0]["message"]), (&json!("info"), &json!("was deleted")));
+    assert_eq!(
+        (&told["severity"], &told["services"][0]["message"]),
+        (&json!("info"), &json!("was deleted"))
+    );
     rig.wait_until("nothing is left of them", &is_over).await;
 }
 
@@ -576,12 +762,25 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     hook.set_delay(Duration::from_secs(2));
     rig.replica.notifications.paces().gather = Duration::from_secs(1);
-    agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)])).await;
-    rig.wait_until("it is on its way", async || hook.asked() == 1).await;
-    agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |found| condition(found, "Ready") == "True/Applied")
+    agent
+        .say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)]))
         .await;
-    let paced = async || !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero();
+    rig.wait_until("it is on its way", async || hook.asked() == 1).await;
+    agent
+        .say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |found| {
+        condition(found, "Ready") == "True/Applied"
+    })
+    .await;
+    let paced = async || {
+        !rig.replica
+            .notifications
+            .paces()
+            .of(&provider_uid)
+            .until_services()
+            .is_zero()
+    };
     rig.wait_until("it is noted", paced).await;
     hook.set_delay(Duration::ZERO);
     // The next message would come a minute later.
@@ -598,7 +797,10 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     rig = rig.crash_before(async |_, _| {}).await;
     rig.wait_until("it is told", async || hook.taken().len() == 2).await;
     let titles: Vec<Value> = hook.taken().iter().map(|told| told["title"].clone()).collect();
-    assert_eq!((titles, hook.refused()), (vec![json!("1 service fails"), json!("1 service is well again")], vec![]));
+    assert_eq!(
+        (titles, hook.refused()),
+        (vec![json!("1 service fails"), json!("1 service is well again")], vec![])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -606,7 +808,12 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     let (mut fleet, _) = fleet(&["a", "b"]).await;
     let server = SmtpServer::start(Tls::Offered, true).await.unwrap();
     let rig = &fleet.rig;
-    secret(rig, "mail", &[("username", smtp::USERNAME), ("password", smtp::PASSWORD)]).await;
+    secret(
+        rig,
+        "mail",
+        &[("username", smtp::USERNAME), ("password", smtp::PASSWORD)],
+    )
+    .await;
     secret(rig, "mail-ca", &[("ca.crt", server.authority())]).await;
     let email = json!({"from": "farwater@example.com", "to": ["ops@example.com", "dev@example.com"]});
     let spec = json!({
@@ -617,17 +824,34 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     rule(rig, "mail", "ServiceSet", "info").await;
     let before = number(&fleet.set().await);
     commit(&fleet, "good").await;
-    fleet.rig.wait_until("its beginning is told", async || server.mails().len() == 1).await;
+    fleet
+        .rig
+        .wait_until("its beginning is told", async || server.mails().len() == 1)
+        .await;
     until_done(&mut fleet, before + 1).await;
-    fleet.rig.wait_until("its end is told", async || server.mails().len() == 2).await;
+    fleet
+        .rig
+        .wait_until("its end is told", async || server.mails().len() == 2)
+        .await;
     let mails = server.mails();
     assert!(
-        mails.iter().all(|mail| mail.was_private && mail.to == ["ops@example.com", "dev@example.com"]),
+        mails
+            .iter()
+            .all(|mail| mail.was_private && mail.to == ["ops@example.com", "dev@example.com"]),
         "{mails:?}"
     );
-    assert!(mails[1].header("Subject").is_some_and(|text| text.contains("is complete, 2/2 healthy")), "{mails:?}");
+    assert!(
+        mails[1]
+            .header("Subject")
+            .is_some_and(|text| text.contains("is complete, 2/2 healthy")),
+        "{mails:?}"
+    );
     assert_eq!(mails[1].header("In-Reply-To"), mails[0].header("Message-ID"));
-    assert!(mails[0].header("Message-ID").is_some() && server.refused().is_empty(), "{:?}", server.refused());
+    assert!(
+        mails[0].header("Message-ID").is_some() && server.refused().is_empty(),
+        "{:?}",
+        server.refused()
+    );
 
     let clear = SmtpServer::start(Tls::None, false).await.unwrap();
     let implicit = SmtpServer::start(Tls::Implicit, true).await.unwrap();
@@ -650,10 +874,20 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
         let said = message(&found, "Ready");
         assert!(said.contains(expected), "{name}: {said}");
     };
-    check("clear", json!({"type": "email", "address": clear.url(), "email": email}), "offers no STARTTLS").await;
+    check(
+        "clear",
+        json!({"type": "email", "address": clear.url(), "email": email}),
+        "offers no STARTTLS",
+    )
+    .await;
     let mut allowed = email.clone();
     allowed["allowClearText"] = true.into();
-    check("allowed", json!({"type": "email", "address": clear.url(), "email": allowed}), "are sent").await;
+    check(
+        "allowed",
+        json!({"type": "email", "address": clear.url(), "email": allowed}),
+        "are sent",
+    )
+    .await;
     let with_login = json!({"type": "email", "address": clear.url(), "secretRef": {"name": "mail"}, "email": allowed});
     check("login", with_login, "credentials are never sent in the clear").await;
     let spec = json!({
@@ -663,5 +897,8 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     check("implicit", spec, "are sent").await;
     let spec = json!({"type": "email", "address": server.url(), "secretRef": {"name": "mail"}, "email": email});
     check("stranger", spec, "does not begin TLS").await;
-    assert_eq!((clear.mails().len(), implicit.mails().len(), clear.refused()), (1, 1, vec![]));
+    assert_eq!(
+        (clear.mails().len(), implicit.mails().len(), clear.refused()),
+        (1, 1, vec![])
+    );
 }

@@ -27,7 +27,13 @@ const SHORT: &str = "1s";
 /// What so short a time makes of it.
 const FAULTS: [(Fault, &str); 7] = [
     (Fault::Stall, "Timeout"),
-    (Fault::Slow { bytes: 1, pause: Duration::from_secs(1) }, "Timeout"),
+    (
+        Fault::Slow {
+            bytes: 1,
+            pause: Duration::from_secs(1),
+        },
+        "Timeout",
+    ),
     (Fault::Status(500), "ServerError"),
     (Fault::Status(429), "Throttled"),
     (Fault::Status(401), "AuthenticationFailed"),
@@ -38,8 +44,17 @@ const FAULTS: [(Fault, &str); 7] = [
 /// A server of one kind of source, over TLS.
 enum Upstream {
     Git(GitServer, Repository),
-    Helm { helm: Helm, pages: tempfile::TempDir, origin: Origin, authority: Authority },
-    Oci { registry: Registry, origin: Origin, authority: Authority },
+    Helm {
+        helm: Helm,
+        pages: tempfile::TempDir,
+        origin: Origin,
+        authority: Authority,
+    },
+    Oci {
+        registry: Registry,
+        origin: Origin,
+        authority: Authority,
+    },
 }
 
 impl Upstream {
@@ -53,15 +68,26 @@ impl Upstream {
         let (pages, authority) = (tempfile::tempdir().unwrap(), Authority::new("a test's").unwrap());
         let pair = authority.issue(&["127.0.0.1"], 24).unwrap();
         let origin = Origin::of_folder(pages.path(), Some(&pair)).await.unwrap();
-        Self::Helm { helm: Helm::new(&Tools::build_helm().unwrap()).unwrap(), pages, origin, authority }
+        Self::Helm {
+            helm: Helm::new(&Tools::build_helm().unwrap()).unwrap(),
+            pages,
+            origin,
+            authority,
+        }
     }
 
     async fn oci() -> Self {
-        let (registry, authority) =
-            (Registry::start(SignIn::Nobody).await.unwrap(), Authority::new("a test's").unwrap());
+        let (registry, authority) = (
+            Registry::start(SignIn::Nobody).await.unwrap(),
+            Authority::new("a test's").unwrap(),
+        );
         let pair = authority.issue(&["127.0.0.1"], 24).unwrap();
         let origin = Origin::before(registry.port(), Some(&pair)).await.unwrap();
-        Self::Oci { registry, origin, authority }
+        Self::Oci {
+            registry,
+            origin,
+            authority,
+        }
     }
 
     fn kind(&self) -> &'static str {
@@ -107,14 +133,20 @@ impl Upstream {
     async fn publish(&self, n: usize) {
         match self {
             Self::Git(_, repository) => {
-                repository.commit("main", &[("web.yaml", &format!("# {n}\n{WEB}"))]).unwrap();
+                repository
+                    .commit("main", &[("web.yaml", &format!("# {n}\n{WEB}"))])
+                    .unwrap();
             }
             Self::Helm { helm, pages, .. } => {
-                helm.package(&borrowed(&chart("web", &format!("1.{n}.0"))), pages.path()).unwrap();
+                helm.package(&borrowed(&chart("web", &format!("1.{n}.0"))), pages.path())
+                    .unwrap();
                 helm.index(pages.path(), None).unwrap();
             }
             Self::Oci { registry, .. } => {
-                registry.push_files("apps", "latest", &[("web.yaml", &format!("# {n}\n{WEB}"))]).await.unwrap();
+                registry
+                    .push_files("apps", "latest", &[("web.yaml", &format!("# {n}\n{WEB}"))])
+                    .await
+                    .unwrap();
             }
         }
     }
@@ -131,7 +163,10 @@ impl Upstream {
             Self::Git(server, _) => server.set_expired(is_expired).await.unwrap(),
             Self::Helm { origin, authority, .. } | Self::Oci { origin, authority, .. } => {
                 let hours = if is_expired { 0 } else { 24 };
-                origin.set_certificate(&authority.issue(&["127.0.0.1"], hours).unwrap()).await.unwrap();
+                origin
+                    .set_certificate(&authority.issue(&["127.0.0.1"], hours).unwrap())
+                    .await
+                    .unwrap();
             }
         }
     }
@@ -175,7 +210,10 @@ async fn survive(mut upstream: Upstream) {
     let uid = service(&rig, "web", of_service).await;
     let agent = Agent::join(&rig, "east").await;
     let (before, _) = wait_files(&rig, &agent, &uid, |_| true).await;
-    rig.wait_for(kind, ADMIN_NAMESPACE, "source", |object| condition(object, "Ready") == "True/Fetched").await;
+    rig.wait_for(kind, ADMIN_NAMESPACE, "source", |object| {
+        condition(object, "Ready") == "True/Fetched"
+    })
+    .await;
     // Something newer that must not come through.
     upstream.set_fault(FAULTS[0].0.clone());
     upstream.publish(1).await;
@@ -185,7 +223,11 @@ async fn survive(mut upstream: Upstream) {
     for (fault, reason) in FAULTS {
         upstream.set_fault(fault);
         since = Some(fails(&rig, kind, upstream.told(reason), since).await);
-        assert_eq!(agent.desired(&rig).await.entries[0].digest(), before.digest(), "{kind} {reason}");
+        assert_eq!(
+            agent.desired(&rig).await.entries[0].digest(),
+            before.digest(),
+            "{kind} {reason}"
+        );
     }
     upstream.set_fault(Fault::None);
     upstream.set_expired(true).await;
@@ -204,14 +246,20 @@ async fn survive(mut upstream: Upstream) {
     upstream.set_expired(false).await;
     set_timeout(&rig, kind, PATIENT).await;
     wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&before)).await;
-    let told =
-        rig.wait_for(kind, ADMIN_NAMESPACE, "source", |object| condition(object, "Ready") == "True/Fetched").await;
+    let told = rig
+        .wait_for(kind, ADMIN_NAMESPACE, "source", |object| {
+            condition(object, "Ready") == "True/Fetched"
+        })
+        .await;
     assert!(told["status"].get("staleSince").is_none(), "{told:#}");
 }
 
 /// It is asked at once, with that.
 async fn set_timeout(rig: &Rig, kind: &str, timeout: &str) {
-    rig.edit(kind, ADMIN_NAMESPACE, "source", |object| object["spec"]["timeout"] = timeout.into()).await;
+    rig.edit(kind, ADMIN_NAMESPACE, "source", |object| {
+        object["spec"]["timeout"] = timeout.into()
+    })
+    .await;
 }
 
 /// Asks, and sees how the source says that: since when, which no further failure changes.
@@ -223,7 +271,10 @@ async fn fails(rig: &Rig, kind: &str, reason: &str, since: Option<String>) -> St
             condition(object, "Ready") == expected && object["status"]["staleSince"].is_string()
         })
         .await;
-    assert!(message(&told, "Ready").contains("stays in use, unchecked since"), "{told:#}");
+    assert!(
+        message(&told, "Ready").contains("stays in use, unchecked since"),
+        "{told:#}"
+    );
     let now = told["status"]["staleSince"].as_str().unwrap().to_owned();
     assert!(since.is_none_or(|since| since == now), "{told:#}");
     now

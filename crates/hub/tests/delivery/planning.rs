@@ -26,7 +26,11 @@ use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
 async fn service(rig: &Rig) -> Resource {
-    rig.store.get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web")).await.unwrap().unwrap()
+    rig.store
+        .get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web"))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 async fn ask(rig: &Rig, query: PlanQuery) -> Result<String, ProposeError> {
@@ -34,7 +38,10 @@ async fn ask(rig: &Rig, query: PlanQuery) -> Result<String, ProposeError> {
 }
 
 fn reference(name: &str) -> PlanQuery {
-    PlanQuery { reference: Some(name.to_owned()), local: None }
+    PlanQuery {
+        reference: Some(name.to_owned()),
+        local: None,
+    }
 }
 
 async fn answer(rig: &Rig, id: &str, wanted: PlanPhase) -> PlanAnswer {
@@ -55,7 +62,9 @@ async fn take(rig: &Rig, agent: &Agent) -> Answer {
 async fn tell(rig: &Rig, agent: &Agent, id: &str, report: Value) -> Answer {
     let mut request = post(&format!("{PLANS_PATH}/{id}"), &report);
     let token = format!("Bearer {}", agent.access);
-    request.headers_mut().insert(header::AUTHORIZATION, token.parse().unwrap());
+    request
+        .headers_mut()
+        .insert(header::AUTHORIZATION, token.parse().unwrap());
     call(rig, request).await
 }
 
@@ -73,14 +82,28 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     rig.wait_idle().await;
     let main = git.branch("main").unwrap();
     git.set_ref("refs/heads/feature", &main).unwrap();
-    let commit =
-        git.change("feature", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
-    let before = (load_entries(&rig.replica, &web).await.unwrap().len(), service(&rig).await.version);
+    let commit = git
+        .change(
+            "feature",
+            &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))],
+        )
+        .unwrap();
+    let before = (
+        load_entries(&rig.replica, &web).await.unwrap().len(),
+        service(&rig).await.version,
+    );
 
     let id = ask(&rig, reference("feature")).await.unwrap();
     let waiting = answer(&rig, &id, PlanPhase::Waiting).await;
-    assert_eq!((waiting.cluster.as_str(), waiting.revision), ("east", format!("feature@sha1:{commit}")));
-    assert!(waiting.message.contains("the agent of cluster east has not asked"), "{}", waiting.message);
+    assert_eq!(
+        (waiting.cluster.as_str(), waiting.revision),
+        ("east", format!("feature@sha1:{commit}"))
+    );
+    assert!(
+        waiting.message.contains("the agent of cluster east has not asked"),
+        "{}",
+        waiting.message
+    );
     assert!(is_told(&rig, &east).await && !is_told(&rig, &west).await);
 
     assert_eq!(take(&rig, &west).await.status, StatusCode::NO_CONTENT);
@@ -88,16 +111,26 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     assert_eq!(taken.status, StatusCode::OK);
     let request: PlanRequest = serde_json::from_slice(&taken.body).unwrap();
     let joined = east.joined.as_ref().unwrap();
-    let signing = joined.signing_keys.iter().find(|key| key.id == request.statement.key_id).unwrap();
+    let signing = joined
+        .signing_keys
+        .iter()
+        .find(|key| key.id == request.statement.key_id)
+        .unwrap();
     let signature = BASE64.decode(&request.signature).unwrap();
     UnparsedPublicKey::new(&ED25519, BASE64.decode(&signing.public_key).unwrap())
         .verify(&request.statement.message_for(PlanStatement::PREFIX), &signature)
         .unwrap();
-    assert_eq!((&request.statement.id, request.statement.entry), (&id, request.entry.digest()));
+    assert_eq!(
+        (&request.statement.id, request.statement.entry),
+        (&id, request.entry.digest())
+    );
     assert_eq!(request.statement.cluster_uid, joined.cluster.uid);
     let (planned, desired) = (applied(&request.entry).unwrap(), applied(&old).unwrap());
     assert_ne!(planned.bundle, desired.bundle);
-    assert_eq!((&planned.path, &planned.ceiling, planned.prune), (&desired.path, &desired.ceiling, desired.prune));
+    assert_eq!(
+        (&planned.path, &planned.ceiling, planned.prune),
+        (&desired.path, &desired.ceiling, desired.prune)
+    );
     assert!(!is_told(&rig, &east).await, "it has been taken");
     assert_eq!(take(&rig, &east).await.status, StatusCode::NO_CONTENT);
 
@@ -105,10 +138,22 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     assert_eq!(east.bundle(&rig, &planned.bundle).await.status, StatusCode::OK);
     assert_eq!(west.bundle(&rig, &planned.bundle).await.refusal(), "403 NotDesired");
     let plan = json!({"unchanged": 3, "ofTheFuture": {"x": 1}});
-    assert_eq!(tell(&rig, &west, &id, json!({"plan": plan})).await.refusal(), "410 NotDesired");
-    assert_eq!(tell(&rig, &east, &id, json!({"plan": {"changes": 7}})).await.refusal(), "400 Invalid");
-    assert_eq!(tell(&rig, &east, &id, json!({"plan": plan})).await.status, StatusCode::NO_CONTENT);
-    assert_eq!(tell(&rig, &east, &id, json!({"plan": plan})).await.refusal(), "410 NotDesired");
+    assert_eq!(
+        tell(&rig, &west, &id, json!({"plan": plan})).await.refusal(),
+        "410 NotDesired"
+    );
+    assert_eq!(
+        tell(&rig, &east, &id, json!({"plan": {"changes": 7}})).await.refusal(),
+        "400 Invalid"
+    );
+    assert_eq!(
+        tell(&rig, &east, &id, json!({"plan": plan})).await.status,
+        StatusCode::NO_CONTENT
+    );
+    assert_eq!(
+        tell(&rig, &east, &id, json!({"plan": plan})).await.refusal(),
+        "410 NotDesired"
+    );
     // As the agent wrote it, also what this hub does not know.
     assert_eq!(answer(&rig, &id, PlanPhase::Done).await.plan, Some(plan));
     assert_eq!(east.bundle(&rig, &planned.bundle).await.refusal(), "403 NotDesired");
@@ -116,7 +161,10 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
 
     // Neither the source nor the service has moved.
     rig.wait_idle().await;
-    let after = (load_entries(&rig.replica, &web).await.unwrap().len(), service(&rig).await.version);
+    let after = (
+        load_entries(&rig.replica, &web).await.unwrap().len(),
+        service(&rig).await.version,
+    );
     assert_eq!(after, before);
     assert_eq!(east.desired(&rig).await, state);
     rig.ask(ADMIN_NAMESPACE, "infra").await;
@@ -128,14 +176,26 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     answer(&rig, &id, PlanPhase::Waiting).await;
     let request: PlanRequest = serde_json::from_slice(&take(&rig, &east).await.body).unwrap();
     assert_eq!(*request.entry, old, "what is desired is what the agent was given");
-    assert_eq!(tell(&rig, &east, &id, json!({"problem": "the disk is full"})).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        tell(&rig, &east, &id, json!({"problem": "the disk is full"}))
+            .await
+            .status,
+        StatusCode::NO_CONTENT
+    );
     let failed = answer(&rig, &id, PlanPhase::Failed).await;
-    assert_eq!((failed.reason, failed.message.as_str()), (Some(PlanProblem::AgentFailed), "the disk is full"));
+    assert_eq!(
+        (failed.reason, failed.message.as_str()),
+        (Some(PlanProblem::AgentFailed), "the disk is full")
+    );
 }
 
 fn local(bytes: &[u8]) -> LocalFiles {
     let archive = BASE64.encode(archive::compress(bytes).unwrap());
-    LocalFiles { digest: Digest::of(bytes), path: "apps/web".to_owned(), archive }
+    LocalFiles {
+        digest: Digest::of(bytes),
+        path: "apps/web".to_owned(),
+        archive,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,9 +205,14 @@ async fn files_of_somebodys_own_are_checked_kept_for_the_request_and_not_longer(
     rig.cluster("east").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| service["status"]["conditions"].is_array())
-        .await;
-    let with = |local: LocalFiles| PlanQuery { reference: None, local: Some(local) };
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["status"]["conditions"].is_array()
+    })
+    .await;
+    let with = |local: LocalFiles| PlanQuery {
+        reference: None,
+        local: Some(local),
+    };
     let empty = vec![0; 1024];
     let refused = ask(&rig, with(local(&empty))).await.unwrap_err().to_string();
     assert_eq!(refused, "no agent has joined cluster east yet");
@@ -155,17 +220,47 @@ async fn files_of_somebodys_own_are_checked_kept_for_the_request_and_not_longer(
     east.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
 
     for (files, problem) in [
-        (LocalFiles { archive: "?".to_owned(), ..local(&empty) }, "is not base64"),
-        (LocalFiles { path: "../up".to_owned(), ..local(&empty) }, "local.path"),
-        (LocalFiles { archive: BASE64.encode(vec![0; MAX_LOCAL_ARCHIVE + 1]), ..local(&empty) }, "at most"),
+        (
+            LocalFiles {
+                archive: "?".to_owned(),
+                ..local(&empty)
+            },
+            "is not base64",
+        ),
+        (
+            LocalFiles {
+                path: "../up".to_owned(),
+                ..local(&empty)
+            },
+            "local.path",
+        ),
+        (
+            LocalFiles {
+                archive: BASE64.encode(vec![0; MAX_LOCAL_ARCHIVE + 1]),
+                ..local(&empty)
+            },
+            "at most",
+        ),
     ] {
         let error = ask(&rig, with(files)).await.unwrap_err();
-        assert!(matches!(&error, ProposeError::Invalid(text) if text.contains(problem)), "{error}");
+        assert!(
+            matches!(&error, ProposeError::Invalid(text) if text.contains(problem)),
+            "{error}"
+        );
     }
-    let both = PlanQuery { reference: Some("main".to_owned()), local: Some(local(&empty)) };
+    let both = PlanQuery {
+        reference: Some("main".to_owned()),
+        local: Some(local(&empty)),
+    };
     assert!(matches!(ask(&rig, both).await, Err(ProposeError::Invalid(_))));
     for (files, problem) in [
-        (LocalFiles { digest: Digest::of("other"), ..local(&empty) }, "digest"),
+        (
+            LocalFiles {
+                digest: Digest::of("other"),
+                ..local(&empty)
+            },
+            "digest",
+        ),
         (local(b"no archive"), "not a canonical archive"),
     ] {
         let id = ask(&rig, with(files)).await.unwrap();
@@ -179,7 +274,10 @@ async fn files_of_somebodys_own_are_checked_kept_for_the_request_and_not_longer(
     let request: PlanRequest = serde_json::from_slice(&take(&rig, &east).await.body).unwrap();
     let bundle = applied(&request.entry).unwrap().bundle;
     assert_eq!(bundle, Digest::of(&empty));
-    assert_eq!(zstd::decode_all(east.bundle(&rig, &bundle).await.body.as_slice()).unwrap(), empty);
+    assert_eq!(
+        zstd::decode_all(east.bundle(&rig, &bundle).await.body.as_slice()).unwrap(),
+        empty
+    );
     tell(&rig, &east, &id, json!({"plan": {}})).await;
     answer(&rig, &id, PlanPhase::Done).await;
     assert_eq!(east.bundle(&rig, &bundle).await.refusal(), "403 NotDesired");
@@ -190,5 +288,8 @@ async fn files_of_somebodys_own_are_checked_kept_for_the_request_and_not_longer(
     let missing = ask(&rig, reference("nosuch")).await.unwrap();
     let missing = answer(&rig, &missing, PlanPhase::Failed).await;
     assert_eq!(missing.reason, Some(PlanProblem::RefMissing), "{}", missing.message);
-    assert!(matches!(ask(&rig, reference("--upload-pack=x")).await, Err(ProposeError::Invalid(_))));
+    assert!(matches!(
+        ask(&rig, reference("--upload-pack=x")).await,
+        Err(ProposeError::Invalid(_))
+    ));
 }

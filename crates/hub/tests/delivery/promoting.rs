@@ -61,7 +61,13 @@ impl World {
         rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
         rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
         let promoted = json!({"url": server.url("infra.git"), "interval": "10m", "ref": {"pipeline": PIPELINE}});
-        rig.create("GitRepository", ADMIN_NAMESPACE, "infra-prod", json!({"spec": promoted})).await;
+        rig.create(
+            "GitRepository",
+            ADMIN_NAMESPACE,
+            "infra-prod",
+            json!({"spec": promoted}),
+        )
+        .await;
         let mut world = Self {
             rig,
             git,
@@ -80,18 +86,32 @@ impl World {
             let agent = Agent::join(&world.rig, name).await;
             world.agents.insert(name, agent);
         }
-        world.rig.service(ADMIN_NAMESPACE, "web-staging", STAGING, "apps/web").await;
+        world
+            .rig
+            .service(ADMIN_NAMESPACE, "web-staging", STAGING, "apps/web")
+            .await;
         let set = json!({
             "clusterSelector": {"matchLabels": {"stage": "prod"}},
             "rollout": {"soak": "1s", "failAfter": "1s", "maxUnavailable": 1},
             "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra-prod"}, "path": "apps/web"}},
         });
-        world.rig.create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": set})).await;
+        world
+            .rig
+            .create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": set}))
+            .await;
         let stages = json!([
             {"name": "staging", "sourceRef": {"name": "infra"}, "services": ["web-staging"], "onFailure": "Halt"},
             {"name": "production", "sourceRef": {"name": "infra-prod"}, "sets": ["web-prod"], "gates": gates, "onFailure": on_failure},
         ]);
-        world.rig.create("Pipeline", ADMIN_NAMESPACE, PIPELINE, json!({"spec": {"stages": stages}})).await;
+        world
+            .rig
+            .create(
+                "Pipeline",
+                ADMIN_NAMESPACE,
+                PIPELINE,
+                json!({"spec": {"stages": stages}}),
+            )
+            .await;
         world
     }
 
@@ -108,21 +128,33 @@ impl World {
     fn pass(&self, seconds: u64) {
         self.rig.pass(seconds);
         self.rig.replica.memory.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
-        self.rig.replica.memory.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
+        self.rig
+            .replica
+            .memory
+            .pipelines
+            .queue
+            .add(Name::new(ADMIN_NAMESPACE, PIPELINE));
     }
 
     /// Each agent looks once, and says what it has. Whether that was anything new.
     async fn look(&mut self) -> bool {
         let mut is_news = false;
         for (name, agent) in &mut self.agents {
-            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else {
+                continue;
+            };
             is_news = true;
             let bundle = applied(&entry).unwrap().bundle;
             let before = self.last.get(name).and_then(applied).map(|last| last.bundle);
             if before != Some(bundle) {
                 self.course.push((name, bundle));
             }
-            let tag = applied(&entry).unwrap().configuration.get("imageTag").cloned().unwrap_or_default();
+            let tag = applied(&entry)
+                .unwrap()
+                .configuration
+                .get("imageTag")
+                .cloned()
+                .unwrap_or_default();
             let last = self.texts.iter().rfind(|(cluster, ..)| cluster == name);
             if last.is_none_or(|last| (last.1, &last.2) != (bundle, &tag)) {
                 self.texts.push((name, bundle, tag));
@@ -131,11 +163,19 @@ impl World {
                 self.bad.push((name, bundle));
                 self.worse.retain(|worse| worse != name);
             }
-            let health = if self.bad.contains(&(name, bundle)) { Health::Failed } else { Health::Current };
+            let health = if self.bad.contains(&(name, bundle)) {
+                Health::Failed
+            } else {
+                Health::Current
+            };
             let uid = entry.service.uid.clone();
             let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
-            report.hooks =
-                applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, "Succeeded")).collect();
+            report.hooks = applied(&entry)
+                .unwrap()
+                .tests
+                .iter()
+                .map(|test| test_run(&test.name, "Succeeded"))
+                .collect();
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
@@ -154,7 +194,10 @@ impl World {
             if holds(self, &pipeline) {
                 return pipeline;
             }
-            let waited = format!("waited in vain until {what}: {:#}\n{:?}", pipeline["status"], self.course);
+            let waited = format!(
+                "waited in vain until {what}: {:#}\n{:?}",
+                pipeline["status"], self.course
+            );
             assert!(begun.elapsed() < PATIENCE, "{waited}");
         }
     }
@@ -169,34 +212,47 @@ impl World {
 
     async fn until_in_production(&mut self, bundle: Digest) {
         let has = |world: &Self| PRODUCTION.iter().all(|name| world.bundle(name) == Some(bundle));
-        self.until("production has it", |world, pipeline| has(world) && condition(pipeline, "Ready") == "True/Settled")
-            .await;
+        self.until("production has it", |world, pipeline| {
+            has(world) && condition(pipeline, "Ready") == "True/Settled"
+        })
+        .await;
     }
 
     fn bundle(&self, name: &str) -> Option<Digest> {
-        self.last.get(name).and_then(applied).map(|deployment| deployment.bundle)
+        self.last
+            .get(name)
+            .and_then(applied)
+            .map(|deployment| deployment.bundle)
     }
 
     /// Half a minute passes, which is longer than soaks and the intervals of gates. The pipeline and its set are looked at again and
     /// again, and the agents get what comes of it.
     async fn go_on(&mut self) {
         let looks = |world: &Self| {
-            [&world.rig.replica.memory.sets.queue, &world.rig.replica.memory.pipelines.queue]
-                .map(|queue| queue.counts().done)
+            [
+                &world.rig.replica.memory.sets.queue,
+                &world.rig.replica.memory.pipelines.queue,
+            ]
+            .map(|queue| queue.counts().done)
         };
         for _ in 0..6 {
             let before = looks(self);
             self.pass(5);
             let have_looked = || looks(self).iter().zip(before).all(|(now, before)| *now > before);
             self.rig.wait_until("both are looked at", async || have_looked()).await;
-            self.rig.wait_until("what comes of it is done", async || self.rig.is_at_rest().await).await;
+            self.rig
+                .wait_until("what comes of it is done", async || self.rig.is_at_rest().await)
+                .await;
             self.look().await;
         }
     }
 
     async fn commit(&self, text: &str) -> String {
         let changed = format!("{WEB}data: {{text: {text}}}\n");
-        let commit = self.git.change("main", &[("apps/web/web.yaml", Some(&changed))]).unwrap();
+        let commit = self
+            .git
+            .change("main", &[("apps/web/web.yaml", Some(&changed))])
+            .unwrap();
         self.rig.ask(ADMIN_NAMESPACE, "infra").await;
         commit
     }
@@ -208,7 +264,11 @@ impl World {
     /// A person of some groups; the commit that it was for, or why the word isn't taken.
     async fn say(&self, by: &str, groups: &[&str], digest: &Value) -> Result<String, String> {
         let digest = serde_json::from_value(digest.clone()).unwrap();
-        let request = ApprovalRequest { stage: "production".to_owned(), digest, reason: "it is good".to_owned() };
+        let request = ApprovalRequest {
+            stage: "production".to_owned(),
+            digest,
+            reason: "it is good".to_owned(),
+        };
         let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
         let name = Name::new(ADMIN_NAMESPACE, PIPELINE);
         let said = advance_promotions::approve(&self.rig.replica, &name, &request, (by, &groups)).await;
@@ -245,7 +305,9 @@ fn digest(pipeline: &Value) -> Value {
 }
 
 fn gate(pipeline: &Value, index: usize) -> &str {
-    pipeline["status"]["stages"][1]["candidate"]["gates"][index]["message"].as_str().unwrap_or_default()
+    pipeline["status"]["stages"][1]["candidate"]["gates"][index]["message"]
+        .as_str()
+        .unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,21 +317,38 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     let first = world.git.branch("main").unwrap();
     let waiting = world.until_waiting_for(&first).await;
     assert_eq!(condition(&waiting, "Ready"), "True/Waiting");
-    assert_eq!(message(&waiting, "Ready"), "stage production waits for Approval: 0 of 2 have approved");
+    assert_eq!(
+        message(&waiting, "Ready"),
+        "stage production waits for Approval: 0 of 2 have approved"
+    );
     assert_eq!(world.of_production(), []);
-    let source = world.rig.get("GitRepository", ADMIN_NAMESPACE, "infra-prod").await.unwrap();
+    let source = world
+        .rig
+        .get("GitRepository", ADMIN_NAMESPACE, "infra-prod")
+        .await
+        .unwrap();
     assert_eq!(condition(&source, "Ready"), "False/NotPromoted");
     let told = "Pipeline web has promoted nothing to stage production yet; nothing is served";
     assert_eq!(message(&source, "Ready"), told);
 
     let refused = world.say("eve", &["dev"], &digest(&waiting)).await.unwrap_err();
     assert_eq!(refused, "only members of release approve what gets to stage production");
-    let refused = world.say("ada", &["release"], &json!(Digest::of("another"))).await.unwrap_err();
-    assert_eq!(refused, "the candidate for stage production has changed: review it again");
+    let refused = world
+        .say("ada", &["release"], &json!(Digest::of("another")))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        "the candidate for stage production has changed: review it again"
+    );
 
     // One word, a hub that is killed, the same word, and another one.
     world.approve("ada", &digest(&waiting)).await;
-    world.until("it is known", |_, pipeline| gate(pipeline, 1) == "1 of 2 have approved: ada").await;
+    world
+        .until("it is known", |_, pipeline| {
+            gate(pipeline, 1) == "1 of 2 have approved: ada"
+        })
+        .await;
     let mut world = world.restart().await;
     world.until_waiting_for(&first).await;
     world.approve("ada", &digest(&waiting)).await;
@@ -293,14 +372,22 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     let fix = world.commit("fix").await;
     let waiting = world.until_waiting_for(&fix).await;
     world.approve("ada", &digest(&waiting)).await;
-    world.until("it is known", |_, pipeline| gate(pipeline, 1) == "1 of 2 have approved: ada").await;
+    world
+        .until("it is known", |_, pipeline| {
+            gate(pipeline, 1) == "1 of 2 have approved: ada"
+        })
+        .await;
     world
         .rig
         .edit("ServiceSet", ADMIN_NAMESPACE, "web-prod", |set| {
             set["spec"]["template"]["spec"]["prune"] = false.into();
         })
         .await;
-    let lapsed = world.until("it has lapsed", |_, pipeline| gate(pipeline, 1) == "0 of 2 have approved").await;
+    let lapsed = world
+        .until("it has lapsed", |_, pipeline| {
+            gate(pipeline, 1) == "0 of 2 have approved"
+        })
+        .await;
     assert_ne!(digest(&lapsed), digest(&waiting));
     for by in ["ada", "bob"] {
         world.approve(by, &digest(&lapsed)).await;
@@ -326,7 +413,11 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
     let mut world = World::start(json!([]), "Rollback").await;
-    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    world
+        .until("production has it", |world, _| {
+            PRODUCTION.iter().all(|name| world.bundle(name).is_some())
+        })
+        .await;
     let first = world.bundle(STAGING).unwrap();
     world.until_in_production(first).await;
     // It is good in staging, and not on the first of production's clusters.
@@ -335,13 +426,20 @@ async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
     let refused = |pipeline: &Value| pipeline["status"]["stages"][1]["refused"] == format!("sha1:{bad}");
     world.until("it is refused", |_, pipeline| refused(pipeline)).await;
     world.until_in_production(first).await;
-    assert_eq!(world.course.iter().filter(|(name, _)| *name == PRODUCTION[1]).count(), 1, "{:?}", world.course);
+    assert_eq!(
+        world.course.iter().filter(|(name, _)| *name == PRODUCTION[1]).count(),
+        1,
+        "{:?}",
+        world.course
+    );
     let mut world = world.restart().await;
     world.go_on().await;
     assert_eq!(world.bundle(PRODUCTION[0]), Some(first));
     world.commit("good").await;
     world
-        .until("staging has it", |world, _| world.course.iter().filter(|(name, _)| *name == STAGING).count() == 3)
+        .until("staging has it", |world, _| {
+            world.course.iter().filter(|(name, _)| *name == STAGING).count() == 3
+        })
         .await;
     let good = world.bundle(STAGING).unwrap();
     world.until_in_production(good).await;
@@ -350,12 +448,21 @@ async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_silent_holds_up_no_stage_and_catches_up() {
     let mut world = World::start(json!([]), "Halt").await;
-    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    world
+        .until("production has it", |world, _| {
+            PRODUCTION.iter().all(|name| world.bundle(name).is_some())
+        })
+        .await;
     let first = world.bundle(STAGING).unwrap();
     world.until_in_production(first).await;
     let [_, away] = PRODUCTION;
     // It counts as silent after nine seconds.
-    world.rig.edit("Cluster", ADMIN_NAMESPACE, away, |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
+    world
+        .rig
+        .edit("Cluster", ADMIN_NAMESPACE, away, |cluster| {
+            cluster["spec"]["pollInterval"] = "1s".into()
+        })
+        .await;
     let agent = world.agents.remove(away).unwrap();
     let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
     world.rig.pass(10);
@@ -365,17 +472,29 @@ async fn a_cluster_that_is_silent_holds_up_no_stage_and_catches_up() {
         let stage = &pipeline["status"]["stages"][1];
         stage["revision"] == format!("sha1:{second}") && condition(pipeline, "Ready") == "True/Settled"
     };
-    world.until("all of production that is heard has it", |_, pipeline| is_whole(pipeline)).await;
+    world
+        .until("all of production that is heard has it", |_, pipeline| {
+            is_whole(pipeline)
+        })
+        .await;
     assert_eq!(world.bundle(away), Some(first));
     world.agents.insert(away, agent);
-    world.until("the other has it too", |world, _| world.bundle(away) == world.bundle(STAGING)).await;
+    world
+        .until("the other has it too", |world, _| {
+            world.bundle(away) == world.bundle(STAGING)
+        })
+        .await;
     assert_ne!(world.bundle(away), Some(first));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_concerns_nothing_of_a_stage_goes_through_it() {
     let mut world = World::start(json!([{"type": "Soak", "duration": "1s"}]), "Halt").await;
-    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    world
+        .until("production has it", |world, _| {
+            PRODUCTION.iter().all(|name| world.bundle(name).is_some())
+        })
+        .await;
     let first = world.bundle(STAGING).unwrap();
     world.until_in_production(first).await;
     let came = world.course.len();
@@ -386,7 +505,9 @@ async fn a_commit_that_concerns_nothing_of_a_stage_goes_through_it() {
             pipeline["status"]["stages"][1]["revision"] == format!("sha1:{other}")
                 && condition(pipeline, "Ready") == "True/Settled"
         };
-        world.until("production is at it, and settled", |_, pipeline| is_there(pipeline)).await;
+        world
+            .until("production is at it, and settled", |_, pipeline| is_there(pipeline))
+            .await;
     }
     assert_eq!(world.course.len(), came, "nobody was told anything");
     let set = world.rig.get("ServiceSet", ADMIN_NAMESPACE, "web-prod").await.unwrap();
@@ -396,7 +517,9 @@ async fn a_commit_that_concerns_nothing_of_a_stage_goes_through_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let (now, soon) = (Timestamp::now(), 2);
-    let hour = (now + jiff::SignedDuration::from_hours(soon)).strftime("%H").to_string();
+    let hour = (now + jiff::SignedDuration::from_hours(soon))
+        .strftime("%H")
+        .to_string();
     let gates = json!([{"type": "Window", "schedule": format!("0 {hour} * * *"), "duration": "1h"}]);
     let mut world = World::start(gates, "Halt").await;
     let first = world.git.branch("main").unwrap();
@@ -405,7 +528,9 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     // It follows something else: nothing is promoted to it, though the window is open.
     world
         .rig
-        .edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", |source| source["spec"]["suspend"] = true.into())
+        .edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", |source| {
+            source["spec"]["suspend"] = true.into()
+        })
         .await;
     world
         .rig
@@ -413,7 +538,11 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
             source["spec"]["ref"] = json!({"branch": "main"});
         })
         .await;
-    let stalled = world.until("it says so", |_, pipeline| condition(pipeline, "Stalled") == "True/StageInvalid").await;
+    let stalled = world
+        .until("it says so", |_, pipeline| {
+            condition(pipeline, "Stalled") == "True/StageInvalid"
+        })
+        .await;
     let told = message(&stalled, "Ready");
     assert!(
         told.ends_with("GitRepository infra-prod does not follow this pipeline: set spec.ref to {pipeline: web}"),
@@ -421,7 +550,13 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     );
     let minutes = f64::from(now.to_zoned(jiff::tz::TimeZone::UTC).minute());
     world.rig.set_clock(2.5 - minutes / 60.0);
-    world.rig.replica.memory.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
+    world
+        .rig
+        .replica
+        .memory
+        .pipelines
+        .queue
+        .add(Name::new(ADMIN_NAMESPACE, PIPELINE));
     world.go_on().await;
     assert_eq!(world.of_production(), []);
     world
@@ -437,11 +572,17 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     // Nobody is left to guess which of two is meant.
     let follow = async |world: &World, reference: Value| {
         let edit = |source: &mut Value| source["spec"]["ref"] = reference.clone();
-        world.rig.edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", edit).await;
+        world
+            .rig
+            .edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", edit)
+            .await;
     };
     follow(&world, json!({"pipeline": PIPELINE, "branch": "main"})).await;
     let is_told = |source: &Value| condition(source, "Stalled") == "True/SpecInvalid";
-    let told = world.rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra-prod", is_told).await;
+    let told = world
+        .rig
+        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra-prod", is_told)
+        .await;
     assert!(message(&told, "Ready").starts_with("ref has 2 fields set"), "{told:#}");
 
     // Somebody lets one through that is no good in staging, and then gives the stage back.
@@ -455,7 +596,11 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     world.until("it is there", |_, pipeline| forgotten(pipeline)).await;
     follow(&world, json!({"pipeline": PIPELINE})).await;
     let has = |world: &World| PRODUCTION.iter().all(|name| world.bundle(name) != Some(bundle));
-    world.until("all have it", |world, pipeline| has(world) && condition(pipeline, "Stalled") == "absent").await;
+    world
+        .until("all have it", |world, pipeline| {
+            has(world) && condition(pipeline, "Stalled") == "absent"
+        })
+        .await;
     let course = world.course.len();
     world.go_on().await;
     assert_eq!(world.course.len(), course, "{:?}", world.course);
@@ -488,17 +633,32 @@ async fn others_let_exactly_this_pass_and_neither_an_error_nor_a_word_on_somethi
     let first = world.git.branch("main").unwrap();
     world.until_waiting_for(&first).await;
     let private = "it could not be asked: 10.1.2.3: messages are not sent to addresses that are not public";
-    world.until("it is refused", |_, pipeline| gate(pipeline, 0).starts_with(private)).await;
+    world
+        .until("it is refused", |_, pipeline| gate(pipeline, 0).starts_with(private))
+        .await;
 
     keeper.set_fault(Some(Said::status(503)));
-    edit_pipeline(&world, |pipeline| pipeline["spec"]["stages"][1]["gates"][0]["address"] = keeper.url().into()).await;
-    world.until("it fails", |_, pipeline| gate(pipeline, 0).contains("failed (HTTP 503")).await;
+    edit_pipeline(&world, |pipeline| {
+        pipeline["spec"]["stages"][1]["gates"][0]["address"] = keeper.url().into()
+    })
+    .await;
+    world
+        .until("it fails", |_, pipeline| gate(pipeline, 0).contains("failed (HTTP 503"))
+        .await;
     keeper.set_fault(None);
     keeper.say("wait", "tests run");
-    world.until("it waits", |_, pipeline| gate(pipeline, 0) == "it says wait: tests run").await;
+    world
+        .until("it waits", |_, pipeline| gate(pipeline, 0) == "it says wait: tests run")
+        .await;
     keeper.say("pass", "");
-    world.until("it passes", |_, pipeline| gate(pipeline, 0) == "it says pass").await;
-    world.until("it is measured", |_, pipeline| gate(pipeline, 1) == "it does not hold: 5.0").await;
+    world
+        .until("it passes", |_, pipeline| gate(pipeline, 0) == "it says pass")
+        .await;
+    world
+        .until("it is measured", |_, pipeline| {
+            gate(pipeline, 1) == "it does not hold: 5.0"
+        })
+        .await;
     let mut world = world.restart().await;
     world.go_on().await;
     assert_eq!(world.of_production(), []);
@@ -509,22 +669,35 @@ async fn others_let_exactly_this_pass_and_neither_an_error_nor_a_word_on_somethi
     // A no is one to this commit, and it is not asked again, until a person wants that.
     keeper.say("fail", "CHG-7 is rejected");
     let second = world.commit("second").await;
-    let failed = world.until("it fails", |_, pipeline| condition(pipeline, "Ready") == "True/GateFailed").await;
+    let failed = world
+        .until("it fails", |_, pipeline| {
+            condition(pipeline, "Ready") == "True/GateFailed"
+        })
+        .await;
     let told = "stage production does not get the next commit: Webhook: it says fail: CHG-7 is rejected";
     assert_eq!(message(&failed, "Ready"), told);
     keeper.say("pass", "CHG-7 is approved");
     let asked = keeper.taken().len();
     world.go_on().await;
     assert_eq!((keeper.taken().len(), world.of_production()), (asked, vec![bundle]));
-    edit_pipeline(&world, |pipeline| pipeline["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into())
-        .await;
+    edit_pipeline(&world, |pipeline| {
+        pipeline["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into()
+    })
+    .await;
     let bundles = [bundle, world.bundle(STAGING).unwrap()];
     world.until_in_production(bundles[1]).await;
     assert_eq!(world.of_production(), bundles);
-    let revisions: Vec<Value> = keeper.taken().into_iter().map(|body| body["revision"].clone()).collect();
+    let revisions: Vec<Value> = keeper
+        .taken()
+        .into_iter()
+        .map(|body| body["revision"].clone())
+        .collect();
     assert_eq!(revisions.first().unwrap(), &json!(format!("sha1:{first}")));
     assert_eq!(revisions.last().unwrap(), &json!(format!("sha1:{second}")));
-    assert_eq!((keeper.refused(), gauge.refused()), (Vec::<String>::new(), Vec::<String>::new()));
+    assert_eq!(
+        (keeper.refused(), gauge.refused()),
+        (Vec::<String>::new(), Vec::<String>::new())
+    );
     let events = world.rig.events().await;
     assert_eq!(events.iter().filter(|event| event["reason"] == "GateFailed").count(), 1);
 }
@@ -540,14 +713,18 @@ async fn what_was_not_tested_before_goes_nowhere_and_a_prometheus_that_is_away_h
     let mut world = World::start(gates, "Halt").await;
     let first = world.git.branch("main").unwrap();
     world.until_waiting_for(&first).await;
-    world.until("it is measured", |_, pipeline| gate(pipeline, 1) == "it holds: 2.0").await;
+    world
+        .until("it is measured", |_, pipeline| gate(pipeline, 1) == "it holds: 2.0")
+        .await;
     let waiting = world.pipeline().await;
     assert_eq!(gate(&waiting, 0), "nothing of stage staging states a test smoke");
     assert_eq!(world.of_production(), []);
     let tests = json!([{"name": "smoke", "image": "curl", "timeout": "1m"}]);
     world
         .rig
-        .edit("ServiceDeployment", ADMIN_NAMESPACE, "web-staging", |service| service["spec"]["tests"] = tests.clone())
+        .edit("ServiceDeployment", ADMIN_NAMESPACE, "web-staging", |service| {
+            service["spec"]["tests"] = tests.clone()
+        })
         .await;
     let bundle = world.bundle(STAGING).unwrap();
     world.until_in_production(bundle).await;

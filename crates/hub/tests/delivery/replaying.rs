@@ -52,21 +52,31 @@ impl<'a> Replay<'a> {
         let git = repository().await;
         let rig = Rig::start().await;
         let object = json!({"spec": {"pollInterval": "30s"}, "labels": {"env": "test"}});
-        rig.create_as(&text(&cluster["uid"]), "Cluster", &namespace, &name, object).await;
+        rig.create_as(&text(&cluster["uid"]), "Cluster", &namespace, &name, object)
+            .await;
         let mut services: BTreeMap<String, (Value, bool)> = BTreeMap::new();
         for entry in trace.entries() {
             let service = services.entry(text(&entry["service"]["uid"])).or_default();
             service.1 |= entry["action"]["secrets"].is_string();
             service.0 = entry["service"].clone();
         }
-        let namespaces: BTreeSet<String> = services.values().map(|(service, _)| text(&service["namespace"])).collect();
+        let namespaces: BTreeSet<String> = services
+            .values()
+            .map(|(service, _)| text(&service["namespace"]))
+            .collect();
         let grant = json!({"spec": {
             "clusterSelector": {}, "namespaces": namespaces, "verbs": ["deploy"], "serviceAccountName": "deployer",
         }});
         rig.create("ClusterGrant", "", "everybody", grant).await;
         for space in &namespaces {
             rig.repository(space, "infra", &git.0.url("infra.git")).await;
-            rig.create("Secret", space, "database", json!({"data": {"password": BASE64.encode("x")}})).await;
+            rig.create(
+                "Secret",
+                space,
+                "database",
+                json!({"data": {"password": BASE64.encode("x")}}),
+            )
+            .await;
         }
         for (uid, (service, has_secrets)) in &services {
             let spec = json!({
@@ -75,15 +85,28 @@ impl<'a> Replay<'a> {
                 "secrets": if *has_secrets { json!([{"name": "database"}]) } else { json!([]) },
             });
             let (space, name) = (text(&service["namespace"]), text(&service["name"]));
-            rig.create_as(uid, "ServiceDeployment", &space, &name, json!({"spec": spec})).await;
+            rig.create_as(uid, "ServiceDeployment", &space, &name, json!({"spec": spec}))
+                .await;
         }
-        rig.wait_for("Cluster", &namespace, &name, |c| c["status"]["conditions"].is_array()).await;
+        rig.wait_for("Cluster", &namespace, &name, |c| c["status"]["conditions"].is_array())
+            .await;
         let join_token = invite(&rig, &name).await;
         let agent = Agent::recorded(trace);
-        let mut replay = Self { trace, rig, agent, join_token, sequence: 0, swaps: Vec::new(), _git: git };
+        let mut replay = Self {
+            trace,
+            rig,
+            agent,
+            join_token,
+            sequence: 0,
+            swaps: Vec::new(),
+            _git: git,
+        };
         replay.join().await;
         for uid in services.keys() {
-            replay.agent.wait_entry(&replay.rig, uid, |entry| applied(entry).is_some()).await;
+            replay
+                .agent
+                .wait_entry(&replay.rig, uid, |entry| applied(entry).is_some())
+                .await;
         }
         replay.learn().await;
         replay
@@ -107,10 +130,15 @@ impl<'a> Replay<'a> {
     async fn learn(&mut self) {
         let live = self.agent.desired(&self.rig).await;
         for entry in self.trace.entries() {
-            let Some(here) = live.entries.iter().find(|here| here.service.uid == entry["service"]["uid"]) else {
+            let Some(here) = live
+                .entries
+                .iter()
+                .find(|here| here.service.uid == entry["service"]["uid"])
+            else {
                 continue;
             };
-            self.swaps.push((Digest::of_json(&entry).to_string(), here.digest().to_string()));
+            self.swaps
+                .push((Digest::of_json(&entry).to_string(), here.digest().to_string()));
             let deployment = applied(here).unwrap();
             for (member, digest) in [("bundle", Some(deployment.bundle)), ("secrets", deployment.secrets)] {
                 if let (Some(recorded), Some(digest)) = (entry["action"][member].as_str(), digest) {
@@ -121,7 +149,9 @@ impl<'a> Replay<'a> {
     }
 
     fn swap(&self, text: &str) -> String {
-        self.swaps.iter().fold(text.to_owned(), |text, (recorded, here)| text.replace(recorded, here))
+        self.swaps
+            .iter()
+            .fold(text.to_owned(), |text, (recorded, here)| text.replace(recorded, here))
     }
 
     fn joined(&self) -> (String, String) {
@@ -169,7 +199,11 @@ impl<'a> Replay<'a> {
 
     /// Says again what was said; the answer has the recorded status and reason, and all members that it had.
     async fn play(&mut self, exchange: &Exchange) -> Answer {
-        let body = if exchange.request.body.is_some() { self.renew(exchange) } else { Value::Null };
+        let body = if exchange.request.body.is_some() {
+            self.renew(exchange)
+        } else {
+            Value::Null
+        };
         let answer = self.ask(exchange, &body).await;
         let what = format!("{} of {}", exchange.name, self.trace.version);
         let said = String::from_utf8_lossy(&answer.body).into_owned();
@@ -191,7 +225,9 @@ impl<'a> Replay<'a> {
 
     async fn ask(&self, exchange: &Exchange, body: &Value) -> Answer {
         let recorded = &exchange.request;
-        let mut request = Request::builder().method(recorded.method.as_str()).uri(self.swap(&recorded.path));
+        let mut request = Request::builder()
+            .method(recorded.method.as_str())
+            .uri(self.swap(&recorded.path));
         for (name, value) in &recorded.headers {
             let value = match name.as_str() {
                 "authorization" if value == wire::ACCESS_TOKEN => format!("Bearer {}", self.agent.access),
@@ -203,7 +239,11 @@ impl<'a> Replay<'a> {
             };
             request = request.header(name, value);
         }
-        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let bytes = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
         call(&self.rig, request.body(Body::from(bytes)).unwrap()).await
     }
 
@@ -216,7 +256,9 @@ impl<'a> Replay<'a> {
             let live = self.agent.desired(&self.rig).await;
             // What it says of another entry is no news.
             let is_now = |entry: &&Verbatim<Entry>| entry.service.uid == *uid && entry.digest() == report.entry;
-            let Some(service) = live.entries.iter().find(is_now) else { continue };
+            let Some(service) = live.entries.iter().find(is_now) else {
+                continue;
+            };
             let (namespace, name) = (&service.service.namespace, &service.service.name);
             let wanted = |service: &Value| match report.outcome {
                 Outcome::Applying => condition(service, "Ready") == "False/Progressing",
@@ -232,7 +274,9 @@ impl<'a> Replay<'a> {
         }
         if let Some(image) = said.agent.as_ref().and_then(|agent| agent.image.as_deref()) {
             let (namespace, name) = self.joined();
-            self.rig.wait_for("Cluster", &namespace, &name, |c| c["status"]["agentImage"] == image).await;
+            self.rig
+                .wait_for("Cluster", &namespace, &name, |c| c["status"]["agentImage"] == image)
+                .await;
         }
     }
 }
@@ -240,8 +284,10 @@ impl<'a> Replay<'a> {
 /// Every member that was always there still is: an older agent may need it.
 #[track_caller]
 fn assert_has_all(live: &Value, recorded: &[Value], what: &str) {
-    let missing: Vec<String> =
-        common_members(recorded).difference(&common_members(std::slice::from_ref(live))).cloned().collect();
+    let missing: Vec<String> = common_members(recorded)
+        .difference(&common_members(std::slice::from_ref(live)))
+        .cloned()
+        .collect();
     assert!(missing.is_empty(), "{what}: the hub does not say {missing:?} any more");
 }
 
@@ -252,8 +298,10 @@ fn check_desired(trace: &Trace, live: &DesiredState) {
     let statements: Vec<Value> = trace.desired().map(|state| state["statement"].clone()).collect();
     assert_has_all(&live["statement"], &statements, &what);
     for entry in live["entries"].as_array().unwrap() {
-        let alike: Vec<Value> =
-            trace.entries().filter(|other| other["action"]["type"] == entry["action"]["type"]).collect();
+        let alike: Vec<Value> = trace
+            .entries()
+            .filter(|other| other["action"]["type"] == entry["action"]["type"])
+            .collect();
         assert_has_all(entry, &alike, &what);
     }
 }
@@ -276,11 +324,16 @@ async fn agents_of_every_kept_version_are_served_as_they_were() {
                 let mut parts = exchange.request.path.rsplit('/');
                 let mac = replay.swap(parts.next().unwrap()).parse().unwrap();
                 let sealed = serde_json::from_slice(&answer.body).unwrap();
-                assert!(replay.agent.open(&sealed, parts.next().unwrap(), &mac).is_some(), "sealed to another key");
+                assert!(
+                    replay.agent.open(&sealed, parts.next().unwrap(), &mac).is_some(),
+                    "sealed to another key"
+                );
             }
         }
         let (namespace, name) = replay.joined();
-        let cluster = replay.rig.wait_for("Cluster", &namespace, &name, |c| condition(c, "Ready") == "True/Connected");
+        let cluster = replay.rig.wait_for("Cluster", &namespace, &name, |c| {
+            condition(c, "Ready") == "True/Connected"
+        });
         let cluster = cluster.await;
         assert_eq!(cluster["status"]["agentVersion"], trace.version.as_str());
         assert_eq!(condition(&cluster, "VersionSkew"), "absent", "{cluster:#}");
@@ -306,7 +359,12 @@ fn everything_that_agents_of_kept_versions_say_is_read() {
                     understand::<Assertion>(&serde_json::from_slice(&BASE64.decode(signed.assertion)?)?).map(drop)
                 }),
                 "status" => understand::<StatusReport>(&asked).and_then(|_| {
-                    for report in asked["services"].as_object().unwrap().values().filter(|report| !report.is_null()) {
+                    for report in asked["services"]
+                        .as_object()
+                        .unwrap()
+                        .values()
+                        .filter(|report| !report.is_null())
+                    {
                         understand::<ServiceReport>(report)?;
                     }
                     let agent = asked.get("agent").map(understand::<AgentReport>).transpose()?;
@@ -350,7 +408,12 @@ async fn what_a_newer_agent_says_is_read_as_far_as_it_is_known() {
         }
         // An outcome that nobody knows is neither success nor a removal.
         let mut said = report;
-        for service in said["services"].as_object_mut().unwrap().values_mut().filter(|service| service.is_object()) {
+        for service in said["services"]
+            .as_object_mut()
+            .unwrap()
+            .values_mut()
+            .filter(|service| service.is_object())
+        {
             service["outcome"] = wire::UNKNOWN_WORD.into();
         }
         replay.sequence += 1;
@@ -371,7 +434,9 @@ async fn versions_that_do_not_go_together_are_shown_on_the_cluster() {
         let answer = call(&rig, request.body(Body::empty()).unwrap()).await;
         assert_eq!(answer.status, StatusCode::OK, "it is served all the same");
         let holds = |c: &Value| condition(c, "VersionSkew") == wanted && condition(c, "Ready") == "True/Connected";
-        let cluster = rig.wait_for("Cluster", farwater_api::ADMIN_NAMESPACE, "east", holds).await;
+        let cluster = rig
+            .wait_for("Cluster", farwater_api::ADMIN_NAMESPACE, "east", holds)
+            .await;
         crate::rig::message(&cluster, "Ready")
     };
     assert_eq!(shown(PROTOCOL, "absent").await, "the agent polls");
@@ -384,5 +449,8 @@ async fn versions_that_do_not_go_together_are_shown_on_the_cluster() {
     assert_eq!(refused.headers[PROTOCOL_HEADER], PROTOCOL.to_string().as_str());
     let unknown = call(&rig, Request::get("/agent/v9/desired").body(Body::empty()).unwrap()).await;
     assert_eq!(unknown.refusal(), "404 PathUnknown");
-    assert_eq!(unknown.headers.get(PROTOCOL_HEADER), refused.headers.get(PROTOCOL_HEADER));
+    assert_eq!(
+        unknown.headers.get(PROTOCOL_HEADER),
+        refused.headers.get(PROTOCOL_HEADER)
+    );
 }

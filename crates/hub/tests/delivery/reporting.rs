@@ -27,46 +27,90 @@ async fn yesterdays_healthy_is_not_todays() {
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
-    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    agent
+        .say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
     let ready = |wanted: &'static str| move |s: &serde_json::Value| condition(s, "Ready") == wanted;
-    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
-    assert_eq!(service["status"]["appliedRevision"], service["status"]["assignedRevision"]);
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied"))
+        .await;
+    assert_eq!(
+        service["status"]["appliedRevision"],
+        service["status"]["assignedRevision"]
+    );
     assert_eq!(service["status"]["objects"]["healthy"], 1);
     assert_eq!(load_objects(&rig.replica, &uid).await.unwrap().len(), 1);
 
-    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    git.change(
+        "main",
+        &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let (_, next) = agent.wait_entry(&rig, &uid, |new| new.digest() != entry.digest()).await;
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Reconciling").starts_with("True"))
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Reconciling").starts_with("True")
+        })
         .await;
-    assert_ne!(service["status"]["appliedRevision"], service["status"]["assignedRevision"]);
-    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
-    agent.say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::InProgress)])).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["objects"]["progressing"] == 1).await;
-    agent.say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::Current)])).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+    assert_ne!(
+        service["status"]["appliedRevision"],
+        service["status"]["assignedRevision"]
+    );
+    agent
+        .say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
+    agent
+        .say(
+            &rig,
+            &uid,
+            said(&next, Outcome::Applied, &[("other", Health::InProgress)]),
+        )
+        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        s["status"]["objects"]["progressing"] == 1
+    })
+    .await;
+    agent
+        .say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::Current)]))
+        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied"))
+        .await;
 
     // Back to the first content: a report on it from before comes late.
     git.change("main", &[("apps/web/web.yaml", Some(WEB))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let (_, back) = agent.wait_entry(&rig, &uid, |new| new.digest() != next.digest()).await;
     assert_eq!(applied(&back).unwrap().bundle, applied(&entry).unwrap().bundle);
-    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    agent
+        .say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
     rig.wait_idle().await;
     let service = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web").await.unwrap();
     assert_eq!(condition(&service, "Ready"), "False/WaitingForAgent");
-    agent.say(&rig, &uid, said(&back, Outcome::Failed, &[("web", Health::Current)])).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/ApplyFailed").await;
-    agent.say(&rig, &uid, said(&back, Outcome::Applied, &[("web", Health::Current)])).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+    agent
+        .say(&rig, &uid, said(&back, Outcome::Failed, &[("web", Health::Current)]))
+        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "True/ApplyFailed"
+    })
+    .await;
+    agent
+        .say(&rig, &uid, said(&back, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied"))
+        .await;
     rig.wait_idle().await;
     let told = |event: serde_json::Value| (event["reason"].as_str().unwrap().to_owned(), event["count"].as_i64());
     let mut events: Vec<_> = rig.events().await.into_iter().map(told).collect();
     events.sort();
     // The source has an Event too.
     let expected = [("Applied", 3), ("ApplyFailed", 1), ("Fetched", 3), ("Recovered", 1)];
-    assert_eq!(events, expected.map(|(reason, count)| (reason.to_owned(), Some(count))), "one for each reason");
+    assert_eq!(
+        events,
+        expected.map(|(reason, count)| (reason.to_owned(), Some(count))),
+        "one for each reason"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,8 +124,10 @@ async fn a_cluster_reports_its_own_services_only() {
     let east = Agent::join(&rig, "east").await;
     let mut west = Agent::join(&rig, "west").await;
     let (_, entry) = east.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
-    west.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
-    west.say(&rig, "no such service", said(&entry, Outcome::Applied, &[])).await;
+    west.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
+    west.say(&rig, "no such service", said(&entry, Outcome::Applied, &[]))
+        .await;
     assert!(load_objects(&rig.replica, &uid).await.unwrap().is_empty());
 }
 
@@ -94,9 +140,19 @@ async fn a_report_of_unknown_services_has_a_limit_and_saves_nothing() {
     let uids: Vec<String> = (0..=MAX_REPORTED_SERVICES).map(|n| format!("unknown-{n}")).collect();
     let unknown: Vec<(&str, Option<ServiceReport>)> = uids.iter().map(|uid| (uid.as_str(), None)).collect();
     let answer = agent.send_report(&rig, &agent.report(&unknown)).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(
+        answer.status,
+        StatusCode::BAD_REQUEST,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
     let answer = agent.send_report(&rig, &agent.report(&unknown[1..])).await;
-    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(
+        answer.status,
+        StatusCode::OK,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
     assert!(load_objects(&rig.replica, "unknown-1").await.unwrap().is_empty());
 }
 
@@ -111,7 +167,13 @@ async fn a_report_on_an_unknown_base_is_asked_for_in_full() {
     let mut agent = Agent::join(&rig, "east").await;
     let (_, web_entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     let (_, db_entry) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
-    agent.say(&rig, &web, said(&web_entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    agent
+        .say(
+            &rig,
+            &web,
+            said(&web_entry, Outcome::Applied, &[("web", Health::Current)]),
+        )
+        .await;
     let mut report = agent.report(&[]);
     report.base = 17;
     report.sequence = 18;
@@ -151,18 +213,25 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
     });
     agent.say(&rig, &uid, report).await;
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "PruneHeld") == "True/ApprovalNeeded")
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "PruneHeld") == "True/ApprovalNeeded"
+        })
         .await;
     assert_eq!(service["status"]["heldPrune"]["digest"], plan.to_string());
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
         service["metadata"]["annotations"][APPROVE_PRUNE] = plan.to_string().into();
     })
     .await;
-    let (state, approved) =
-        agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune == Some(plan))).await;
+    let (state, approved) = agent
+        .wait_entry(&rig, &uid, |entry| {
+            applied(entry).is_some_and(|d| d.approved_prune == Some(plan))
+        })
+        .await;
     // What it allows is not ended by another entry that asks for the same.
     rig.wait_until("the approval was looked at", async || {
-        let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid).await.unwrap();
+        let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid)
+            .await
+            .unwrap();
         row.is_some_and(|row| row.stamp.contains(&plan.to_string()))
     })
     .await;
@@ -172,7 +241,10 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
     assert_eq!(applied(&approved).unwrap().turn, applied(&entry).unwrap().turn);
     let entry = approved;
     // The API server writes down who and when. One that nobody has dated counts from when it was found.
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["approvedAt"].is_string()).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        s["status"]["approvedAt"].is_string()
+    })
+    .await;
     let by = |service: &mut serde_json::Value| service["status"]["approvedBy"] = "ann".into();
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", by).await;
     let mut done = said(&entry, Outcome::Applied, &[]);
@@ -201,16 +273,25 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
     .await;
     let is_off = |service: &serde_json::Value| service["metadata"]["annotations"][APPROVE_PRUNE].is_null();
     let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_off).await;
-    assert!(service["status"]["approvedBy"].is_null() && service["status"]["approvedAt"].is_null(), "{service:#}");
+    assert!(
+        service["status"]["approvedBy"].is_null() && service["status"]["approvedAt"].is_null(),
+        "{service:#}"
+    );
     // The name stays with what it did. What is reported is about the newest entry: another one may come meanwhile.
     let is_heard = |service: &serde_json::Value| service["status"]["objects"]["healthy"] == 1;
     let mut service = serde_json::Value::Null;
     let mut told = Digest::of("nothing");
     let started = tokio::time::Instant::now();
     while !is_heard(&service) {
-        assert!(started.elapsed() < PATIENCE, "waited in vain; the service is {service:#}");
-        let (_, entry) =
-            agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune.is_none())).await;
+        assert!(
+            started.elapsed() < PATIENCE,
+            "waited in vain; the service is {service:#}"
+        );
+        let (_, entry) = agent
+            .wait_entry(&rig, &uid, |entry| {
+                applied(entry).is_some_and(|d| d.approved_prune.is_none())
+            })
+            .await;
         if entry.digest() != told {
             told = entry.digest();
             let mut later = said(&entry, Outcome::Applied, &[("web", Health::Current)]);
@@ -227,17 +308,28 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
 async fn a_cluster_is_ready_while_it_polls() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
-    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+        cluster["spec"]["pollInterval"] = "1s".into()
+    })
+    .await;
     let ready = |wanted: &'static str| move |c: &serde_json::Value| condition(c, "Ready") == wanted;
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/NotJoined")).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/NotJoined"))
+        .await;
     let agent = Agent::join(&rig, "east").await;
     agent.wait_polled(&rig).await;
-    let mut cluster = rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;
-    assert!(cluster["status"]["lastHeardTime"].is_null(), "a poll is not written to the resource");
+    let mut cluster = rig
+        .wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected"))
+        .await;
+    assert!(
+        cluster["status"]["lastHeardTime"].is_null(),
+        "a poll is not written to the resource"
+    );
     rig.replica.merge_last_heard(&mut cluster);
     assert!(cluster["status"]["lastHeardTime"].is_string());
     rig.pass(10);
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/AgentSilent")).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/AgentSilent"))
+        .await;
     agent.wait_polled(&rig).await;
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected"))
+        .await;
 }

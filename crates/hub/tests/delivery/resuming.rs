@@ -15,7 +15,10 @@ async fn services(rig: &Rig, names: &[&str]) {
     rig.cluster("east").await;
     for name in names {
         rig.service(ADMIN_NAMESPACE, name, "east", "").await;
-        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |s| s["status"]["conditions"].is_array()).await;
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |s| {
+            s["status"]["conditions"].is_array()
+        })
+        .await;
     }
     rig.wait_idle().await;
 }
@@ -23,24 +26,38 @@ async fn services(rig: &Rig, names: &[&str]) {
 /// What only looking at the service mends.
 async fn lose_assignment(location: &Location, key: &[u8; 32], service: &str) {
     let store = Store::open(OpenOptions::new(location.clone(), *key)).await.unwrap();
-    let row = assignments_named(&mut store.tables().await.unwrap(), ADMIN_NAMESPACE, service).await.unwrap().remove(0);
-    store.transact(move |tx| Box::pin(async move { delete_assignment(tx, &row.service_uid).await })).await.unwrap();
+    let row = assignments_named(&mut store.tables().await.unwrap(), ADMIN_NAMESPACE, service)
+        .await
+        .unwrap()
+        .remove(0);
+    store
+        .transact(move |tx| Box::pin(async move { delete_assignment(tx, &row.service_uid).await }))
+        .await
+        .unwrap();
     store.close().await;
 }
 
 async fn is_assigned(rig: &Rig, service: &str) -> bool {
-    !assignments_named(&mut rig.store.tables().await.unwrap(), ADMIN_NAMESPACE, service).await.unwrap().is_empty()
+    !assignments_named(&mut rig.store.tables().await.unwrap(), ADMIN_NAMESPACE, service)
+        .await
+        .unwrap()
+        .is_empty()
 }
 
 async fn wait_assigned(rig: &Rig, service: &str) {
-    rig.wait_until(&format!("{service} is assigned"), async || is_assigned(rig, service).await).await;
+    rig.wait_until(&format!("{service} is assigned"), async || {
+        is_assigned(rig, service).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orderly_restart_looks_at_nothing_again() {
     let rig = Rig::start().await;
     services(&rig, &["old"]).await;
-    let rig = rig.restart_after(async |location, key| lose_assignment(location, key, "old").await).await;
+    let rig = rig
+        .restart_after(async |location, key| lose_assignment(location, key, "old").await)
+        .await;
     // It would have come first.
     rig.service(ADMIN_NAMESPACE, "new", "east", "").await;
     wait_assigned(&rig, "new").await;
@@ -55,7 +72,10 @@ async fn an_orderly_restart_looks_at_nothing_again() {
 async fn what_a_start_looks_at_is_looked_at_once() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
-    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["status"]["conditions"].is_array()).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+        cluster["status"]["conditions"].is_array()
+    })
+    .await;
     rig.kill_controllers().await;
     // Nothing is done for them yet: the first look at each changes it.
     for n in 0..20 {
@@ -68,8 +88,13 @@ async fn what_a_start_looks_at_is_looked_at_once() {
     // What a cluster says of itself concerns none of its services, the first time neither.
     let cluster = rig.get("Cluster", ADMIN_NAMESPACE, "east").await.unwrap();
     let status = json!({"kubernetesVersion": "v1.99.0"});
-    let (name, uid) = (Name::new(ADMIN_NAMESPACE, "east"), cluster["metadata"]["uid"].as_str().unwrap());
-    resources::write_status::<Cluster>(&rig.store, &name, uid, &status).await.unwrap();
+    let (name, uid) = (
+        Name::new(ADMIN_NAMESPACE, "east"),
+        cluster["metadata"]["uid"].as_str().unwrap(),
+    );
+    resources::write_status::<Cluster>(&rig.store, &name, uid, &status)
+        .await
+        .unwrap();
     rig.wait_idle().await;
     let counts = rig.replica.queues.services.counts();
     assert_eq!(counts.done, 20, "{counts:?}");
@@ -106,7 +131,10 @@ async fn a_restored_database_is_looked_at_as_a_whole() {
             &file,
             location,
             key,
-            farwater_store::archive::Allow { replace: true, damage: false },
+            farwater_store::archive::Allow {
+                replace: true,
+                damage: false,
+            },
         )
         .await
         .unwrap();

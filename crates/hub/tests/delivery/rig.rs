@@ -78,7 +78,11 @@ fn plural(kind: &str) -> Kind {
 }
 
 pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
-    Key { kind: plural(kind), namespace: namespace.to_owned(), name: name.to_owned() }
+    Key {
+        kind: plural(kind),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 impl Rig {
@@ -137,8 +141,15 @@ impl Rig {
         let rules = std::fs::read_to_string(data.path().join(PROGRAMS)).unwrap_or_default();
         let programs = rules.lines().map(|rule| rule.parse().unwrap()).collect();
         let sources = SourceSettings { links, programs };
-        let replica =
-            Replica::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
+        let replica = Replica::open(
+            store.clone(),
+            Arc::clone(&identity),
+            directory_of_data,
+            url,
+            connections,
+            sources,
+        )
+        .await;
         let mut replica = replica.unwrap();
         let backends = data.path().join(BACKENDS);
         if backends.exists() {
@@ -156,7 +167,19 @@ impl Rig {
         let controllers = tokio::spawn(controllers::run(Arc::clone(&replica), left, shutdown.clone()));
         let hosts = farwater_hub::receivers::router(Arc::clone(&replica));
         let router = farwater_hub::delivery::router(Arc::clone(&replica)).merge(hosts);
-        Self { data, directory, store, identity, replica, router, shutdown, controllers, ahead, passed, tune }
+        Self {
+            data,
+            directory,
+            store,
+            identity,
+            replica,
+            router,
+            shutdown,
+            controllers,
+            ahead,
+            passed,
+            tune,
+        }
     }
 
     /// Stops the hub and starts it again on the same data.
@@ -215,7 +238,12 @@ impl Rig {
 
     /// Whether all that could be done at this time is done.
     pub async fn is_at_rest(&self) -> bool {
-        let Replica { queues, memory, signals, .. } = &*self.replica;
+        let Replica {
+            queues,
+            memory,
+            signals,
+            ..
+        } = &*self.replica;
         signals.routed.load(Ordering::Acquire) == self.store.position()
             && queues.services.is_idle_for(AT_REST)
             && queues.summaries.is_idle_for(AT_REST)
@@ -228,7 +256,10 @@ impl Rig {
     async fn is_computed(&self) -> bool {
         // A Cluster whose status was written is marked, and nobody is in a hurry about that.
         self.replica.signals.dirty.notify_one();
-        load_dirty(&mut self.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
+        load_dirty(&mut self.store.tables().await.unwrap(), 1)
+            .await
+            .unwrap()
+            .is_empty()
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -236,7 +267,8 @@ impl Rig {
     }
 
     pub async fn wait_loaded(&self) {
-        self.wait_until("the hub has loaded", async || self.replica.memory.clusters.is_loaded()).await;
+        self.wait_until("the hub has loaded", async || self.replica.memory.clusters.is_loaded())
+            .await;
     }
 
     /// How often any service was looked at.
@@ -247,18 +279,35 @@ impl Rig {
 
     /// Has the bundles' rows name a commit that no mirror has.
     pub async fn forget_commit(&self, service_uid: &str) {
-        let row = load_assignment(&mut self.store.tables().await.unwrap(), service_uid).await.unwrap().unwrap();
+        let row = load_assignment(&mut self.store.tables().await.unwrap(), service_uid)
+            .await
+            .unwrap()
+            .unwrap();
         let candidate: serde_json::Value = serde_json::from_str(&row.assigned.unwrap()).unwrap();
         let content_id = serde_json::from_value(candidate["contentId"].clone()).unwrap();
-        let known = bundle_of_content(&mut self.store.tables().await.unwrap(), &content_id).await.unwrap().unwrap();
-        let lost = Bundle { commit: "0".repeat(40), ..known };
-        self.store.transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await })).await.unwrap();
+        let known = bundle_of_content(&mut self.store.tables().await.unwrap(), &content_id)
+            .await
+            .unwrap()
+            .unwrap();
+        let lost = Bundle {
+            commit: "0".repeat(40),
+            ..known
+        };
+        self.store
+            .transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await }))
+            .await
+            .unwrap();
     }
 
     /// Until every change is routed and nothing of it left to do. An approval that will end is nothing to do yet.
     pub async fn wait_idle(&self) {
         let is_idle = async || {
-            let Replica { queues, memory, signals, .. } = &*self.replica;
+            let Replica {
+                queues,
+                memory,
+                signals,
+                ..
+            } = &*self.replica;
             signals.routed.load(Ordering::Acquire) == self.store.position()
                 && queues.services.is_idle_for(IDLE)
                 && queues.summaries.is_idle_for(IDLE)
@@ -269,18 +318,21 @@ impl Rig {
 
     /// Until no cluster's desired state is older than what it comes of.
     pub async fn wait_computed(&self) {
-        self.wait_until("the clusters' states are computed", async || self.is_computed().await).await;
+        self.wait_until("the clusters' states are computed", async || self.is_computed().await)
+            .await;
     }
 
     pub async fn stop_controllers(&self) {
         self.shutdown.cancel();
-        self.wait_until("the controllers have stopped", async || self.controllers.is_finished()).await;
+        self.wait_until("the controllers have stopped", async || self.controllers.is_finished())
+            .await;
     }
 
     /// As a crash ends them: nothing that they were about to do is known afterwards.
     pub async fn kill_controllers(&self) {
         self.controllers.abort();
-        self.wait_until("the controllers are gone", async || self.controllers.is_finished()).await;
+        self.wait_until("the controllers are gone", async || self.controllers.is_finished())
+            .await;
     }
 
     pub async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> bool) {
@@ -324,24 +376,42 @@ impl Rig {
             }
         }
         let is_core = matches!(kind, "ConfigMap" | "Secret" | "Namespace");
-        let api_version = if is_core { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
+        let api_version = if is_core {
+            "v1".to_owned()
+        } else {
+            format!("{GROUP}/{VERSION}")
+        };
         let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
         for field in ["spec", "data", "type"] {
             if let Some(value) = object.get(field) {
                 full[field] = value.clone();
             }
         }
-        self.store.write(Write { key: key(kind, namespace, name), change: Change::Create(full) }).await.unwrap();
+        self.store
+            .write(Write {
+                key: key(kind, namespace, name),
+                change: Change::Create(full),
+            })
+            .await
+            .unwrap();
     }
 
     pub async fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.store.get(&key(kind, namespace, name)).await.unwrap().map(|resource| (*resource.object).clone())
+        self.store
+            .get(&key(kind, namespace, name))
+            .await
+            .unwrap()
+            .map(|resource| (*resource.object).clone())
     }
 
     /// All Events.
     pub async fn events(&self) -> Vec<Value> {
         let found = self.store.list(&ListQuery::all(Kind::new("events", ""))).await.unwrap();
-        found.items.into_iter().map(|resource| (*resource.object).clone()).collect()
+        found
+            .items
+            .into_iter()
+            .map(|resource| (*resource.object).clone())
+            .collect()
     }
 
     /// Changes an object as a person would: a changed spec is a new generation.
@@ -354,8 +424,19 @@ impl Rig {
             if object["spec"] != current.object["spec"] {
                 object["metadata"]["generation"] = (object["metadata"]["generation"].as_i64().unwrap() + 1).into();
             }
-            let change = Change::Replace { uid: current.uid, version: current.version, object };
-            match self.store.write(Write { key: key.clone(), change }).await {
+            let change = Change::Replace {
+                uid: current.uid,
+                version: current.version,
+                object,
+            };
+            match self
+                .store
+                .write(Write {
+                    key: key.clone(),
+                    change,
+                })
+                .await
+            {
                 Err(WriteError::Conflict { .. }) => {}
                 other => return drop(other.unwrap()),
             }
@@ -368,7 +449,9 @@ impl Rig {
         loop {
             let current = self.store.get(&key).await.unwrap().unwrap();
             let mut object = (*current.object).clone();
-            let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+            let held = object["metadata"]["finalizers"]
+                .as_array()
+                .is_some_and(|all| !all.is_empty());
             let (uid, version) = (current.uid, current.version);
             let change = if held {
                 object["metadata"]["deletionTimestamp"] = Timestamp::now().to_string().into();
@@ -377,7 +460,14 @@ impl Rig {
             } else {
                 Change::Delete { uid, version }
             };
-            match self.store.write(Write { key: key.clone(), change }).await {
+            match self
+                .store
+                .write(Write {
+                    key: key.clone(),
+                    change,
+                })
+                .await
+            {
                 Err(WriteError::Conflict { .. }) => {}
                 other => return drop(other.unwrap()),
             }
@@ -385,7 +475,13 @@ impl Rig {
     }
 
     pub async fn repository(&self, namespace: &str, name: &str, url: &str) -> String {
-        self.create("GitRepository", namespace, name, json!({"spec": {"url": url, "interval": "10m"}})).await
+        self.create(
+            "GitRepository",
+            namespace,
+            name,
+            json!({"spec": {"url": url, "interval": "10m"}}),
+        )
+        .await
     }
 
     pub async fn cluster(&self, name: &str) -> String {
@@ -398,7 +494,8 @@ impl Rig {
             "clusterRef": {"name": cluster}, "targetNamespace": name, "path": path,
             "sourceRef": {"kind": "GitRepository", "name": "infra"}, "deletionPolicy": "Delete",
         });
-        self.create("ServiceDeployment", namespace, name, json!({"spec": spec})).await
+        self.create("ServiceDeployment", namespace, name, json!({"spec": spec}))
+            .await
     }
 
     /// Has a source asked now, as `farwater.dev/requestedAt` does; returns when it is acknowledged.
@@ -421,7 +518,10 @@ impl Rig {
             if holds(&object) {
                 return object;
             }
-            assert!(started.elapsed() < PATIENCE, "waited in vain; {kind} {namespace}/{name} is {object:#}");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "waited in vain; {kind} {namespace}/{name} is {object:#}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -442,7 +542,9 @@ pub fn condition(object: &Value, kind: &str) -> String {
 
 pub fn message(object: &Value, kind: &str) -> String {
     let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    all.iter().find(|c| c["type"] == kind).map_or_else(String::new, |c| c["message"].as_str().unwrap().to_owned())
+    all.iter()
+        .find(|c| c["type"] == kind)
+        .map_or_else(String::new, |c| c["message"].as_str().unwrap().to_owned())
 }
 
 pub const WEB: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n";
@@ -452,7 +554,14 @@ pub async fn repository() -> (GitServer, Repository) {
     let server = GitServer::start().await.unwrap();
     let repository = server.create("infra.git").unwrap();
     repository
-        .commit("main", &[("apps/web/web.yaml", WEB), ("apps/db/db.yaml", &WEB.replace("web", "db")), ("README", "x")])
+        .commit(
+            "main",
+            &[
+                ("apps/web/web.yaml", WEB),
+                ("apps/db/db.yaml", &WEB.replace("web", "db")),
+                ("README", "x"),
+            ],
+        )
         .unwrap();
     (server, repository)
 }

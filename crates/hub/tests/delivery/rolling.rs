@@ -83,7 +83,8 @@ impl Fleet {
         git.commit("main", &[("apps/web/web.yaml", WEB)]).unwrap();
         let rig = Rig::start().await;
         rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
-        rig.repository(ADMIN_NAMESPACE, "infra", &server.url("team/infra")).await;
+        rig.repository(ADMIN_NAMESPACE, "infra", &server.url("team/infra"))
+            .await;
         let mut fleet = Self {
             rig,
             git,
@@ -107,7 +108,10 @@ impl Fleet {
             fleet.join(name).await;
         }
         let mut policy = json!({"soak": "1s", "failAfter": "1s", "maxUnavailable": 1});
-        policy.as_object_mut().unwrap().extend(rollout.as_object().unwrap().clone());
+        policy
+            .as_object_mut()
+            .unwrap()
+            .extend(rollout.as_object().unwrap().clone());
         let mut spec = json!({
             "clusterSelector": {"matchLabels": {"env": "prod"}},
             "rollout": policy,
@@ -115,7 +119,10 @@ impl Fleet {
         });
         let stated = spec["template"]["spec"].as_object_mut().unwrap();
         stated.extend(template.as_object().unwrap().clone());
-        fleet.rig.create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": spec})).await;
+        fleet
+            .rig
+            .create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": spec}))
+            .await;
         fleet
     }
 
@@ -142,10 +149,17 @@ impl Fleet {
     async fn look(&mut self) -> bool {
         let mut is_news = false;
         for (name, agent) in &mut self.agents {
-            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else {
+                continue;
+            };
             is_news = true;
             let bundle = applied(&entry).unwrap().bundle;
-            if self.last.get(name).and_then(applied).is_none_or(|last| last.bundle != bundle) {
+            if self
+                .last
+                .get(name)
+                .and_then(applied)
+                .is_none_or(|last| last.bundle != bundle)
+            {
                 self.course.push((name, bundle));
             }
             let place = applied(&entry).unwrap().target_namespace.as_str();
@@ -165,10 +179,19 @@ impl Fleet {
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
             // An agent whose test has failed says that of the attempt, too.
-            let outcome = if self.tests_end == Some("Failed") { Outcome::Failed } else { Outcome::Applied };
+            let outcome = if self.tests_end == Some("Failed") {
+                Outcome::Failed
+            } else {
+                Outcome::Applied
+            };
             let mut report = said(&entry, outcome, &[("web", health)]);
             if let Some(state) = self.tests_end {
-                report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, state)).collect();
+                report.hooks = applied(&entry)
+                    .unwrap()
+                    .tests
+                    .iter()
+                    .map(|test| test_run(&test.name, state))
+                    .collect();
             }
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
@@ -212,7 +235,9 @@ impl Fleet {
 
     async fn rows(&self) -> Vec<farwater_store::delivery::RollingMember> {
         let uid = self.set().await["metadata"]["uid"].as_str().unwrap().to_owned();
-        farwater_store::delivery::rolling_members(&mut self.rig.store.tables().await.unwrap(), &uid).await.unwrap()
+        farwater_store::delivery::rolling_members(&mut self.rig.store.tables().await.unwrap(), &uid)
+            .await
+            .unwrap()
     }
 
     async fn survey(&self) -> RolloutSurvey {
@@ -221,7 +246,13 @@ impl Fleet {
     }
 
     async fn named(&self) -> (Name, Resource) {
-        let set = self.rig.store.get(&key("ServiceSet", ADMIN_NAMESPACE, SET)).await.unwrap().unwrap();
+        let set = self
+            .rig
+            .store
+            .get(&key("ServiceSet", ADMIN_NAMESPACE, SET))
+            .await
+            .unwrap()
+            .unwrap();
         (Name::new(ADMIN_NAMESPACE, SET), set)
     }
 
@@ -232,8 +263,12 @@ impl Fleet {
             let before = self.rig.replica.memory.sets.queue.counts().done;
             self.pass(5);
             let sets = &self.rig.replica.memory.sets;
-            self.rig.wait_until("the set is looked at", async || sets.queue.counts().done > before).await;
-            self.rig.wait_until("what comes of it is done", async || self.rig.is_at_rest().await).await;
+            self.rig
+                .wait_until("the set is looked at", async || sets.queue.counts().done > before)
+                .await;
+            self.rig
+                .wait_until("what comes of it is done", async || self.rig.is_at_rest().await)
+                .await;
             self.look().await;
         }
     }
@@ -261,14 +296,18 @@ impl Fleet {
 
     async fn versions(&self) -> Vec<SetVersion> {
         let uid = self.set().await["metadata"]["uid"].as_str().unwrap().to_owned();
-        set_versions::list(&mut self.rig.store.tables().await.unwrap(), &uid).await.unwrap()
+        set_versions::list(&mut self.rig.store.tables().await.unwrap(), &uid)
+            .await
+            .unwrap()
     }
 
     /// In the order of their clusters' names.
     async fn members(&self) -> Vec<Member> {
         let (name, set) = self.named().await;
         let all = (&Place::default(), 100);
-        let (mut members, _) = plan_sets::members(&self.rig.replica, (&name, &set), Selected::All, all).await.unwrap();
+        let (mut members, _) = plan_sets::members(&self.rig.replica, (&name, &set), Selected::All, all)
+            .await
+            .unwrap();
         members.sort_by(|a, b| a.cluster.cmp(&b.cluster));
         members
     }
@@ -276,15 +315,26 @@ impl Fleet {
     /// By the cluster.
     async fn standings(&self) -> BTreeMap<String, String> {
         let members = self.members().await;
-        members.into_iter().map(|member| (member.cluster, member.standing)).collect()
+        members
+            .into_iter()
+            .map(|member| (member.cluster, member.standing))
+            .collect()
     }
 
     fn bundles(&self) -> BTreeMap<&'static str, Digest> {
-        self.last.iter().map(|(name, entry)| (*name, applied(entry).unwrap().bundle)).collect()
+        self.last
+            .iter()
+            .map(|(name, entry)| (*name, applied(entry).unwrap().bundle))
+            .collect()
     }
 
     pub async fn commit(&self, text: &str) {
-        self.git.change("main", &[("apps/web/web.yaml", Some(&format!("{WEB}data: {{text: {text}}}\n")))]).unwrap();
+        self.git
+            .change(
+                "main",
+                &[("apps/web/web.yaml", Some(&format!("{WEB}data: {{text: {text}}}\n")))],
+            )
+            .unwrap();
         self.rig.ask(ADMIN_NAMESPACE, "infra").await;
     }
 
@@ -302,7 +352,9 @@ async fn a_bad_commit_reaches_the_canary_and_nobody_else_and_its_fix_comes_there
     fleet.good = Some([first].into());
     let before = fleet.course.len();
     fleet.commit("bad").await;
-    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    let halted = fleet
+        .until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
     fleet.go_on().await;
     assert_eq!(fleet.reached(before), ["a"].into());
@@ -332,13 +384,23 @@ async fn a_changed_template_spreads_as_a_commit_does() {
     };
     let place = |fleet: &Fleet, name| applied(&fleet.last[name]).unwrap().target_namespace.clone();
     edit(&fleet, json!("other")).await;
-    let seen = fleet.until("the canary has it", |fleet, _| place(fleet, "a") == "other").await;
+    let seen = fleet
+        .until("the canary has it", |fleet, _| place(fleet, "a") == "other")
+        .await;
     assert_ne!(seen["status"]["rollout"]["phase"], "Complete");
     for name in ["b", "c"] {
-        assert_eq!(fleet.last[name].digest(), before[name].digest(), "{name} got something of it");
+        assert_eq!(
+            fleet.last[name].digest(),
+            before[name].digest(),
+            "{name} got something of it"
+        );
     }
     // Its service says what it shall be, and runs what it may.
-    let service = fleet.rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web-c").await.unwrap();
+    let service = fleet
+        .rig
+        .get("ServiceDeployment", ADMIN_NAMESPACE, "web-c")
+        .await
+        .unwrap();
     assert_eq!(service["spec"]["targetNamespace"], "other");
     fleet
         .until("all have it", |fleet, set| {
@@ -348,14 +410,25 @@ async fn a_changed_template_spreads_as_a_commit_does() {
         .await;
 
     // Taken back before it came further than the canary, it was nowhere else.
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["soak"] = "1h".into()
+        })
+        .await;
     let before = fleet.last.clone();
     edit(&fleet, json!("third")).await;
-    fleet.until("the canary has it", |fleet, _| place(fleet, "a") == "third").await;
+    fleet
+        .until("the canary has it", |fleet, _| place(fleet, "a") == "third")
+        .await;
     edit(&fleet, json!("other")).await;
     fleet.until("it is gone", |fleet, _| place(fleet, "a") == "other").await;
     for name in ["b", "c"] {
-        assert_eq!(fleet.last[name].digest(), before[name].digest(), "{name} got something of it");
+        assert_eq!(
+            fleet.last[name].digest(),
+            before[name].digest(),
+            "{name} got something of it"
+        );
     }
 }
 
@@ -369,14 +442,28 @@ async fn a_word_about_the_version_before_opens_no_step() {
     let mut canary = silent;
     fleet.commit("two").await;
     let uid = old.service.uid.clone();
-    let (_, new) = canary.wait_entry(&fleet.rig, &uid, |entry| entry.digest() != old.digest()).await;
+    let (_, new) = canary
+        .wait_entry(&fleet.rig, &uid, |entry| entry.digest() != old.digest())
+        .await;
     let before = fleet.course.len();
     for _ in 0..2 {
-        canary.say(&fleet.rig, &uid, said(&old, Outcome::Applied, &[("web", Health::Current)])).await;
+        canary
+            .say(
+                &fleet.rig,
+                &uid,
+                said(&old, Outcome::Applied, &[("web", Health::Current)]),
+            )
+            .await;
         fleet.go_on().await;
     }
     assert!(fleet.reached(before).is_empty(), "{:?}", fleet.course);
-    canary.say(&fleet.rig, &uid, said(&new, Outcome::Applied, &[("web", Health::Current)])).await;
+    canary
+        .say(
+            &fleet.rig,
+            &uid,
+            said(&new, Outcome::Applied, &[("web", Health::Current)]),
+        )
+        .await;
     fleet.agents.insert("a", canary);
     fleet.last.insert("a", new);
     fleet.until_complete().await;
@@ -388,14 +475,21 @@ async fn a_newer_commit_takes_the_place_of_one_under_way() {
     let first = fleet.until_complete().await;
     let before = fleet.course.len();
     fleet.commit("two").await;
-    fleet.until("the canary has it", |fleet, _| fleet.bundles()["a"] != first).await;
+    fleet
+        .until("the canary has it", |fleet, _| fleet.bundles()["a"] != first)
+        .await;
     let second = fleet.bundles()["a"];
     fleet.commit("three").await;
     let third = fleet.until_complete().await;
     assert!(third != second && third != first);
     let course: Vec<_> = fleet.course[before..].to_vec();
     assert_eq!(course[..2], [("a", second), ("a", third)]);
-    assert!(course[2..].iter().all(|(name, bundle)| *name != "a" && *bundle == third), "{course:?}");
+    assert!(
+        course[2..]
+            .iter()
+            .all(|(name, bundle)| *name != "a" && *bundle == third),
+        "{course:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -405,11 +499,17 @@ async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
     let before = fleet.course.len();
     fleet.commit("two").await;
     for reached in [1, 2] {
-        fleet.until("it has come there", |fleet, _| fleet.course.len() == before + reached).await;
+        fleet
+            .until("it has come there", |fleet, _| fleet.course.len() == before + reached)
+            .await;
         fleet = fleet.crash().await;
     }
     fleet.until_complete().await;
-    assert!(fleet.course[before].0 == "a" && fleet.course.len() == before + 3, "{:?}", fleet.course);
+    assert!(
+        fleet.course[before].0 == "a" && fleet.course.len() == before + 3,
+        "{:?}",
+        fleet.course
+    );
     assert_ne!(fleet.bundles()["a"], first);
 }
 
@@ -422,8 +522,18 @@ async fn nobody_takes_the_place_of_a_canary_that_a_hub_that_was_killed_has_not_h
     let mut unheard = fleet.agents.remove("b").unwrap();
     fleet.rig.kill_controllers().await;
     // Heard for the last time so long ago that it may be silent by now.
-    let rows = fleet.rows().await.into_iter().map(|member| (member.row.cluster_uid, 1)).collect::<Vec<_>>();
-    fleet.rig.store.transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await })).await.unwrap();
+    let rows = fleet
+        .rows()
+        .await
+        .into_iter()
+        .map(|member| (member.row.cluster_uid, 1))
+        .collect::<Vec<_>>();
+    fleet
+        .rig
+        .store
+        .transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await }))
+        .await
+        .unwrap();
     fleet = fleet.crash().await;
     fleet.commit("two").await;
     fleet.go_on().await;
@@ -450,13 +560,22 @@ async fn steps_come_one_after_the_other_and_nothing_moves_while_it_is_paused() {
     let order = |fleet: &Fleet, since: usize| fleet.course[since..].iter().map(|(name, _)| *name).collect::<Vec<_>>();
     assert_eq!(order(&fleet, 0), ["d", "b", "a", "c"]);
     let pause = async |fleet: &Fleet, on: bool| {
-        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = on.into()).await;
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["rollout"]["paused"] = on.into()
+            })
+            .await;
     };
     let before = fleet.course.len();
     fleet.commit("two").await;
-    fleet.until("the canary has it", |fleet, _| fleet.bundles()["d"] != first).await;
+    fleet
+        .until("the canary has it", |fleet, _| fleet.bundles()["d"] != first)
+        .await;
     pause(&fleet, true).await;
-    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    fleet
+        .until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused")
+        .await;
     fleet.go_on().await;
     assert_eq!(order(&fleet, before), ["d"]);
     pause(&fleet, false).await;
@@ -470,19 +589,30 @@ async fn who_pauses_a_set_wants_nothing_decided_by_what_it_was_before() {
     fleet.until_complete().await;
     let (name, before) = fleet.named().await;
     let edit = |set: &mut Value| set["spec"]["template"]["spec"]["targetNamespace"] = "other".into();
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = true.into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["paused"] = true.into()
+        })
+        .await;
     fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, edit).await;
-    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    fleet
+        .until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused")
+        .await;
     fleet.rig.kill_controllers().await;
     // As by a look that had begun before.
     let set: ServiceSet = serde_json::from_value((*before.object).clone()).unwrap();
     let rows = fleet.rows().await;
-    let advance = rollouts::advance(&fleet.rig.replica, &name, (&before, &set), &Scope::All).await.unwrap();
+    let advance = rollouts::advance(&fleet.rig.replica, &name, (&before, &set), &Scope::All)
+        .await
+        .unwrap();
     assert!(advance.is_none());
     assert_eq!(fleet.rows().await, rows);
     let (name, now) = fleet.named().await;
     let set: ServiceSet = serde_json::from_value((*now.object).clone()).unwrap();
-    let advance = rollouts::advance(&fleet.rig.replica, &name, (&now, &set), &Scope::All).await.unwrap();
+    let advance = rollouts::advance(&fleet.rig.replica, &name, (&now, &set), &Scope::All)
+        .await
+        .unwrap();
     assert_eq!(advance.unwrap().status.phase, RolloutPhase::Paused);
 }
 
@@ -491,18 +621,30 @@ async fn who_pauses_a_set_wants_nothing_decided_by_what_it_was_before() {
 async fn what_is_stated_while_a_set_is_paused_reaches_nobody_however_often() {
     let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
     fleet.until_complete().await;
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = true.into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["paused"] = true.into()
+        })
+        .await;
     let place =
         |name: &'static str| move |set: &mut Value| set["spec"]["template"]["spec"]["targetNamespace"] = name.into();
     let stated = async |fleet: &Fleet, name: &str| {
-        let service = fleet.rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web-b").await.unwrap();
+        let service = fleet
+            .rig
+            .get("ServiceDeployment", ADMIN_NAMESPACE, "web-b")
+            .await
+            .unwrap();
         service["spec"]["targetNamespace"] == name
     };
     for n in 0..50 {
         // Back at what counts nothing is held, and the next is held anew.
         for name in ["other", "web"] {
             fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, place(name)).await;
-            fleet.rig.wait_until("it is stated", async || stated(&fleet, name).await).await;
+            fleet
+                .rig
+                .wait_until("it is stated", async || stated(&fleet, name).await)
+                .await;
             for (cluster, agent) in &fleet.agents {
                 let last = fleet.last.get(cluster);
                 let news = agent.news(&fleet.rig, last).await;
@@ -521,14 +663,24 @@ async fn how_services_go_is_stated_at_once_and_is_no_rollout() {
         set["status"]["rollout"]["number"].as_u64().unwrap()
     };
     let before = number(&fleet).await;
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["deletionPolicy"] = "Delete".into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["deletionPolicy"] = "Delete".into()
+        })
+        .await;
     for name in ["web-a", "web-b"] {
         let states = |service: &Value| service["spec"]["deletionPolicy"] == "Delete";
-        fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, states).await;
+        fleet
+            .rig
+            .wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, states)
+            .await;
     }
     // All are looked at, and are done with what they have.
     fleet.rig.wait_idle().await;
-    fleet.until("it says so", |_, set| set["status"]["rollout"]["updated"] == 2).await;
+    fleet
+        .until("it says so", |_, set| set["status"]["rollout"]["updated"] == 2)
+        .await;
     assert_eq!(number(&fleet).await, before);
     fleet.commit("two").await;
     fleet.until_complete_with(|bundle| bundle != first).await;
@@ -542,9 +694,13 @@ async fn who_joins_a_set_at_rest_waits_for_nobody_and_all_at_once_waits_for_noth
     assert!(first["status"]["rollout"]["number"].as_u64() >= Some(1));
     let before = fleet.course.len();
     fleet.commit("two").await;
-    fleet.until("all have the next", |fleet, _| fleet.reached(before).len() == 2).await;
+    fleet
+        .until("all have the next", |fleet, _| fleet.reached(before).len() == 2)
+        .await;
     fleet.join("c").await;
-    fleet.until("the new one has it", |fleet, _| fleet.bundles().contains_key("c")).await;
+    fleet
+        .until("the new one has it", |fleet, _| fleet.bundles().contains_key("c"))
+        .await;
     assert_eq!(fleet.bundles()["c"], fleet.bundles()["a"]);
 }
 
@@ -555,7 +711,9 @@ async fn a_cluster_that_comes_back_is_as_new_as_any() {
     let label = async |fleet: &Fleet, env: &str| {
         fleet
             .rig
-            .edit("Cluster", ADMIN_NAMESPACE, "b", |cluster| cluster["metadata"]["labels"]["env"] = env.into())
+            .edit("Cluster", ADMIN_NAMESPACE, "b", |cluster| {
+                cluster["metadata"]["labels"]["env"] = env.into()
+            })
             .await;
     };
     label(&fleet, "gone").await;
@@ -566,13 +724,19 @@ async fn a_cluster_that_comes_back_is_as_new_as_any() {
     let mut returning = fleet.agents.remove("b").unwrap();
     fleet.last.remove("b");
     fleet.commit("two").await;
-    fleet.until("the other has the next", |fleet, _| fleet.bundles()["a"] != first).await;
+    fleet
+        .until("the other has the next", |fleet, _| fleet.bundles()["a"] != first)
+        .await;
     let second = fleet.until_complete().await;
 
     returning.renew(&fleet.rig).await;
     fleet.agents.insert("b", returning);
     label(&fleet, "prod").await;
-    fleet.until("it has what the others have", |fleet, _| fleet.bundles().get("b") == Some(&second)).await;
+    fleet
+        .until("it has what the others have", |fleet, _| {
+            fleet.bundles().get("b") == Some(&second)
+        })
+        .await;
     // What the service before had is nothing that this one could go back to.
     let rows = fleet.rows().await;
     let back = rows.iter().find(|member| member.row.service_name == "web-b").unwrap();
@@ -588,7 +752,9 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     let before = fleet.course.len();
     fleet.commit("bad").await;
     fleet
-        .until("the canary is back", |fleet, _| fleet.course.len() == before + 2 && fleet.bundles()["a"] == first)
+        .until("the canary is back", |fleet, _| {
+            fleet.course.len() == before + 2 && fleet.bundles()["a"] == first
+        })
         .await;
     fleet.go_on().await;
     assert_eq!(fleet.course[before].0, "a");
@@ -596,7 +762,12 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
 
     // A template too, with what it was.
     fleet.good = None;
-    let is_there = |fleet: &Fleet| fleet.last.values().any(|entry| applied(entry).unwrap().target_namespace == "other");
+    let is_there = |fleet: &Fleet| {
+        fleet
+            .last
+            .values()
+            .any(|entry| applied(entry).unwrap().target_namespace == "other")
+    };
     fleet.commit("good").await;
     let good = fleet.until_complete().await;
     fleet.bad_places.insert("other");
@@ -615,33 +786,67 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
 async fn a_persons_word_counts_for_the_rollout_that_it_names() {
     let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "1s", "maxUnavailable": "100%"})).await;
     let first = fleet.until_complete().await;
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["soak"] = "1h".into()
+        })
+        .await;
     let order = async |fleet: &Fleet, order: Value| {
-        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["order"] = order.clone()).await;
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["rollout"]["order"] = order.clone()
+            })
+            .await;
     };
     let number = async |fleet: &Fleet| fleet.set().await["status"]["rollout"]["number"].as_u64().unwrap();
     let before = fleet.course.len();
     fleet.commit("two").await;
-    fleet.until("the canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    fleet
+        .until("the canary has it", |fleet, _| fleet.course.len() == before + 1)
+        .await;
     let now = number(&fleet).await;
-    order(&fleet, json!({"number": now - 1, "promote": "Soak", "reason": "an old one"})).await;
+    order(
+        &fleet,
+        json!({"number": now - 1, "promote": "Soak", "reason": "an old one"}),
+    )
+    .await;
     fleet.go_on().await;
     assert_eq!(fleet.course.len(), before + 1, "an order of another rollout");
-    order(&fleet, json!({"number": now, "promote": "Soak", "reason": "looked at it"})).await;
-    fleet.until("all have it", |fleet, _| fleet.bundles().values().all(|bundle| *bundle != first)).await;
+    order(
+        &fleet,
+        json!({"number": now, "promote": "Soak", "reason": "looked at it"}),
+    )
+    .await;
+    fleet
+        .until("all have it", |fleet, _| {
+            fleet.bundles().values().all(|bundle| *bundle != first)
+        })
+        .await;
 
     // The next one needs another word.
     let second = fleet.bundles()["a"];
     let before = fleet.course.len();
     fleet.commit("three").await;
-    fleet.until("a canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    fleet
+        .until("a canary has it", |fleet, _| fleet.course.len() == before + 1)
+        .await;
     fleet.go_on().await;
     assert_eq!(fleet.course.len(), before + 1);
     let now = number(&fleet).await;
     order(&fleet, json!({"number": now, "abort": true, "reason": "not today"})).await;
-    fleet.until("it is back", |fleet, _| fleet.bundles().values().all(|bundle| *bundle == second)).await;
+    fleet
+        .until("it is back", |fleet, _| {
+            fleet.bundles().values().all(|bundle| *bundle == second)
+        })
+        .await;
     // Until that has soaked.
-    fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "RollingBack").await;
+    fleet
+        .until("it says so", |_, set| {
+            set["status"]["rollout"]["phase"] == "RollingBack"
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -650,7 +855,10 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
     let first = fleet.until_complete().await;
     let one = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
     let edit = async |fleet: &Fleet, edit: &dyn Fn(&mut Value)| {
-        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"])).await;
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"]))
+            .await;
     };
     let place = |fleet: &Fleet, name: &str| applied(&fleet.last[name]).unwrap().target_namespace.clone();
     let everywhere = |fleet: &Fleet, bundle: Digest, wanted: &str| {
@@ -658,14 +866,19 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
             && ["a", "b", "c"].iter().all(|name| place(fleet, name) == wanted)
     };
     // Another template and another content, one after the other.
-    edit(&fleet, &|spec| spec["template"]["spec"]["targetNamespace"] = "other".into()).await;
+    edit(&fleet, &|spec| {
+        spec["template"]["spec"]["targetNamespace"] = "other".into()
+    })
+    .await;
     fleet
         .until("all have the template", |fleet, set| {
             set["status"]["rollout"]["phase"] == "Complete" && everywhere(fleet, first, "other")
         })
         .await;
     fleet.commit("two").await;
-    fleet.until("somebody has the commit", |fleet, _| fleet.bundles()["a"] != first).await;
+    fleet
+        .until("somebody has the commit", |fleet, _| fleet.bundles()["a"] != first)
+        .await;
     let second = fleet.until_complete().await;
     let two = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
     assert!(two > one);
@@ -684,25 +897,56 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
         spec["rollout"]["soak"] = "5s".into();
     })
     .await;
-    fleet.until("the canary is back", |fleet, _| place(fleet, "a") == "web" && fleet.bundles()["a"] == first).await;
-    assert_eq!(fleet.reached(before), ["a"].into(), "it goes back as by any other change");
-    let of_one = fleet.versions().await.into_iter().find(|version| version.number == one).unwrap().revision;
+    fleet
+        .until("the canary is back", |fleet, _| {
+            place(fleet, "a") == "web" && fleet.bundles()["a"] == first
+        })
+        .await;
+    assert_eq!(
+        fleet.reached(before),
+        ["a"].into(),
+        "it goes back as by any other change"
+    );
+    let of_one = fleet
+        .versions()
+        .await
+        .into_iter()
+        .find(|version| version.number == one)
+        .unwrap()
+        .revision;
     let wanted = async |fleet: &Fleet| {
         let members = fleet.members().await.into_iter();
         members.map(|member| member.wanted_revision).collect::<Vec<_>>()
     };
-    assert_eq!(wanted(&fleet).await, ["", &of_one, &of_one], "what it is pinned to is wanted, and not what Git has");
-    let set = fleet.until("the canary soaks", |_, set| condition(set, "Ready") == "False/RolloutOpen").await;
+    assert_eq!(
+        wanted(&fleet).await,
+        ["", &of_one, &of_one],
+        "what it is pinned to is wanted, and not what Git has"
+    );
+    let set = fleet
+        .until("the canary soaks", |_, set| {
+            condition(set, "Ready") == "False/RolloutOpen"
+        })
+        .await;
     let told = message(&set, "Ready");
-    assert!(told.starts_with("healthy on 3 clusters, at version 1, pinned: two is slow; rollout "), "{told}");
-    assert!(told.contains(" is in progress: ") && told.ends_with(" of 3 clusters at what the set asks for"), "{told}");
+    assert!(
+        told.starts_with("healthy on 3 clusters, at version 1, pinned: two is slow; rollout "),
+        "{told}"
+    );
+    assert!(
+        told.contains(" is in progress: ") && told.ends_with(" of 3 clusters at what the set asks for"),
+        "{told}"
+    );
     let back = fleet
         .until("all are back", |fleet, set| {
             set["status"]["rollout"]["phase"] == "Complete" && everywhere(fleet, first, "web")
         })
         .await;
     assert_eq!(wanted(&fleet).await, ["", "", ""]);
-    assert_eq!(message(&back, "Ready"), "healthy on 3 clusters, at version 1, pinned: two is slow");
+    assert_eq!(
+        message(&back, "Ready"),
+        "healthy on 3 clusters, at version 1, pinned: two is slow"
+    );
     // A cluster that has never had that version gets what the others have.
     fleet.join("d").await;
     fleet
@@ -717,7 +961,11 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
     fleet.rig = fleet.rig.restart().await;
     fleet.rig.wait_loaded().await;
     fleet.go_on().await;
-    assert!(fleet.bundles().values().all(|now| *now == first), "{:?}", fleet.bundles());
+    assert!(
+        fleet.bundles().values().all(|now| *now == first),
+        "{:?}",
+        fleet.bundles()
+    );
     edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
     fleet
         .until("all are at the newest again", |fleet, set| {
@@ -728,8 +976,14 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
         .await;
     let versions = fleet.versions().await;
     let back = versions.iter().find(|version| version.pin == Some(one)).unwrap();
-    assert_eq!((back.orders[0].what.as_str(), back.orders[0].reason.as_str()), ("roll back to 1", "two is slow"));
-    assert!(versions.iter().all(|version| version.good && version.ended.is_some()), "{versions:#?}");
+    assert_eq!(
+        (back.orders[0].what.as_str(), back.orders[0].reason.as_str()),
+        ("roll back to 1", "two is slow")
+    );
+    assert!(
+        versions.iter().all(|version| version.good && version.ended.is_some()),
+        "{versions:#?}"
+    );
 }
 
 /// Of which nothing else is known by then: each has been no good.
@@ -753,16 +1007,26 @@ async fn the_last_good_version_is_kept_however_many_come_behind_it() {
     let set = fleet.set().await;
     assert_eq!(set["status"]["lastGood"], good);
     let uid = set["metadata"]["uid"].as_str().unwrap();
-    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid)
+        .await
+        .unwrap();
     let numbers: Vec<u64> = versions.iter().map(|version| version.number).collect();
     assert_eq!(numbers.last(), Some(&good), "{numbers:?}");
     assert_eq!(numbers.len(), VERSIONS_KEPT + 1, "{numbers:?}");
     let pin = json!({"version": good, "reason": "none of these is any good"});
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["pin"] = pin.clone()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["pin"] = pin.clone()
+        })
+        .await;
     fleet
         .until("all are back", |fleet, set| {
             set["status"]["rollout"]["phase"] == "Complete"
-                && fleet.last.values().all(|entry| applied(entry).unwrap().target_namespace == "web")
+                && fleet
+                    .last
+                    .values()
+                    .all(|entry| applied(entry).unwrap().target_namespace == "web")
         })
         .await;
 }
@@ -771,7 +1035,9 @@ async fn the_last_good_version_is_kept_however_many_come_behind_it() {
 async fn a_cluster_is_not_done_before_its_tests_have_passed() {
     let tests = json!({"tests": [{"name": "smoke", "image": "smoke:1"}]});
     let mut fleet = Fleet::start_with(&["a", "b"], json!({}), tests, Vec::new()).await;
-    fleet.until("the canary has it", |fleet, _| fleet.last.contains_key("a")).await;
+    fleet
+        .until("the canary has it", |fleet, _| fleet.last.contains_key("a"))
+        .await;
     // Healthy, for longer than the soak, and not tested.
     fleet.go_on().await;
     assert_eq!(fleet.reached(0), ["a"].into());
@@ -790,7 +1056,9 @@ async fn a_cluster_is_not_done_before_its_tests_have_passed() {
     fleet.tests_end = Some("Failed");
     let before = fleet.course.len();
     fleet.commit("two").await;
-    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    let halted = fleet
+        .until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
     fleet.go_on().await;
     assert_eq!(fleet.reached(before), ["a"].into());
@@ -799,32 +1067,52 @@ async fn a_cluster_is_not_done_before_its_tests_have_passed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nobody_knows_what_a_version_was_nothing_takes_its_place() {
     let mut fleet = Fleet::start(&[], json!({})).await;
-    fleet.git.change("main", &[("apps/db/db.yaml", Some(&WEB.replace("web", "db")))]).unwrap();
+    fleet
+        .git
+        .change("main", &[("apps/db/db.yaml", Some(&WEB.replace("web", "db")))])
+        .unwrap();
     fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
     let edit = async |fleet: &Fleet, edit: &dyn Fn(&mut Value)| {
-        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"])).await;
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"]))
+            .await;
     };
     // A folder for clusters that there are none of yet.
     let rare = json!([{"clusterSelector": {"matchLabels": {"name": "z"}}, "patch": {"path": "apps/db"}}]);
     edit(&fleet, &|spec| spec["overrides"] = rare.clone()).await;
     fleet.join("a").await;
-    fleet.until("somebody has it", |fleet, _| fleet.last.contains_key("a")).await;
+    fleet
+        .until("somebody has it", |fleet, _| fleet.last.contains_key("a"))
+        .await;
     let first = fleet.until_complete().await;
     let one = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
     fleet.commit("bad, as it turns out").await;
-    fleet.until("it is there", |fleet, _| fleet.bundles()["a"] != first).await;
+    fleet
+        .until("it is there", |fleet, _| fleet.bundles()["a"] != first)
+        .await;
     fleet.until_complete().await;
-    edit(&fleet, &|spec| spec["pin"] = json!({"version": one, "reason": "it is bad"})).await;
-    fleet.until("it is back", |fleet, _| fleet.bundles()["a"] == first).await;
+    edit(&fleet, &|spec| {
+        spec["pin"] = json!({"version": one, "reason": "it is bad"})
+    })
+    .await;
+    fleet
+        .until("it is back", |fleet, _| fleet.bundles()["a"] == first)
+        .await;
 
     fleet.join("z").await;
     let part = format!("its set is pinned at version {one}, and the hub has no revision");
     let says_why = |service: &Value| message(service, "Ready").contains(&part);
-    fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web-z", says_why).await;
+    fleet
+        .rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web-z", says_why)
+        .await;
     fleet.go_on().await;
     assert!(!fleet.last.contains_key("z"), "{:?}", fleet.course);
     edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
-    fleet.until("it gets what there is now", |fleet, _| fleet.last.contains_key("z")).await;
+    fleet
+        .until("it gets what there is now", |fleet, _| fleet.last.contains_key("z"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -842,26 +1130,45 @@ async fn what_people_say_of_a_rollout_is_written_down() {
     };
     fleet.good = Some([first].into());
     fleet.commit("bad").await;
-    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    let halted = fleet
+        .until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
     let number = halted["status"]["rollout"]["number"].as_u64().unwrap();
     pause(&fleet, Some("lunch")).await;
-    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    fleet
+        .until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused")
+        .await;
     pause(&fleet, None).await;
-    fleet.until("it goes on", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    fleet
+        .until("it goes on", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
     fleet
         .rig
         .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
             set["spec"]["rollout"]["order"] = json!({"number": number, "abort": true, "reason": "it is bad"});
         })
         .await;
-    fleet.until("it is aborted", |fleet, _| fleet.bundles().values().all(|now| *now == first)).await;
+    fleet
+        .until("it is aborted", |fleet, _| {
+            fleet.bundles().values().all(|now| *now == first)
+        })
+        .await;
     let set = fleet.set().await;
     let uid = set["metadata"]["uid"].as_str().unwrap();
-    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid)
+        .await
+        .unwrap();
     let version = versions.iter().find(|version| version.number == number).unwrap();
-    let said: Vec<_> = version.orders.iter().map(|order| (order.what.as_str(), order.reason.as_str())).collect();
+    let said: Vec<_> = version
+        .orders
+        .iter()
+        .map(|order| (order.what.as_str(), order.reason.as_str()))
+        .collect();
     assert_eq!(said, [("pause", "lunch"), ("resume", ""), ("abort", "it is bad")]);
-    assert_eq!((version.good, version.halted_by.as_deref()), (false, Some("farwater-admin/a")));
+    assert_eq!(
+        (version.good, version.halted_by.as_deref()),
+        (false, Some("farwater-admin/a"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -869,39 +1176,76 @@ async fn a_survey_tells_by_step_and_version_how_far_everybody_is() {
     let early = json!({"name": "early", "clusterSelector": {"matchExpressions": [{"key": "name", "operator": "In", "values": ["a", "b"]}]}});
     let mut fleet = Fleet::start(&["a", "b", "c", "d"], json!({"steps": [early]})).await;
     let first = fleet.until_complete().await;
-    let done = |count| ProgressCounts { done: count, ..ProgressCounts::default() };
-    let waiting = |count| ProgressCounts { waiting: count, ..ProgressCounts::default() };
-    let failed = ProgressCounts { failed: 1, ..ProgressCounts::default() };
+    let done = |count| ProgressCounts {
+        done: count,
+        ..ProgressCounts::default()
+    };
+    let waiting = |count| ProgressCounts {
+        waiting: count,
+        ..ProgressCounts::default()
+    };
+    let failed = ProgressCounts {
+        failed: 1,
+        ..ProgressCounts::default()
+    };
     let stages = |survey: &RolloutSurvey| -> Vec<(String, ProgressCounts)> {
-        survey.stages.iter().map(|stage| (stage.step.clone(), stage.counts)).collect()
+        survey
+            .stages
+            .iter()
+            .map(|stage| (stage.step.clone(), stage.counts))
+            .collect()
     };
     let named = |counts: [ProgressCounts; 3]| -> Vec<(String, ProgressCounts)> {
-        ["canary", "early", "rest"].map(str::to_owned).into_iter().zip(counts).collect()
+        ["canary", "early", "rest"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip(counts)
+            .collect()
     };
     let survey = fleet.survey().await;
     assert_eq!(stages(&survey), named([done(1), done(1), done(2)]));
-    assert_eq!((survey.versions.len(), survey.open.len(), survey.waits_for.is_none()), (1, 0, true), "{survey:?}");
+    assert_eq!(
+        (survey.versions.len(), survey.open.len(), survey.waits_for.is_none()),
+        (1, 0, true),
+        "{survey:?}"
+    );
     let old = survey.versions[0].revision.clone();
 
     fleet.good = Some([first].into());
     fleet.commit("bad").await;
-    fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    fleet
+        .until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted")
+        .await;
     fleet.rig.wait_idle().await;
     let survey = fleet.survey().await;
     let counts = [failed, waiting(1), waiting(2)];
     assert_eq!(stages(&survey), named(counts), "{survey:?}");
-    let [new, kept] = &survey.versions[..] else { panic!("{survey:?}") };
+    let [new, kept] = &survey.versions[..] else {
+        panic!("{survey:?}")
+    };
     assert!(new.revision != old && kept.revision == old, "{survey:?}");
     let of = |stages: &[farwater_api::service_set::VersionStage]| -> Vec<(String, ProgressCounts, u64)> {
-        stages.iter().map(|stage| (stage.step.clone(), stage.counts, stage.kept)).collect()
+        stages
+            .iter()
+            .map(|stage| (stage.step.clone(), stage.counts, stage.kept))
+            .collect()
     };
-    let expected: Vec<_> = named(counts).into_iter().map(|(step, counts)| (step, counts, 0)).collect();
+    let expected: Vec<_> = named(counts)
+        .into_iter()
+        .map(|(step, counts)| (step, counts, 0))
+        .collect();
     assert_eq!(of(&new.stages), expected);
     let nothing = ProgressCounts::default();
-    assert_eq!(of(&kept.stages), [("early".to_owned(), nothing, 1), ("rest".to_owned(), nothing, 2)]);
+    assert_eq!(
+        of(&kept.stages),
+        [("early".to_owned(), nothing, 1), ("rest".to_owned(), nothing, 2)]
+    );
     // The worst first, with its cause; the others name it.
-    let told: Vec<(&str, Option<Progress>, &str)> =
-        survey.open.iter().map(|member| (&*member.cluster, member.progress, &*member.step)).collect();
+    let told: Vec<(&str, Option<Progress>, &str)> = survey
+        .open
+        .iter()
+        .map(|member| (&*member.cluster, member.progress, &*member.step))
+        .collect();
     let admin = |name: &str| format!("{ADMIN_NAMESPACE}/{name}");
     let clusters = ["a", "b", "c", "d"].map(admin);
     let waits = Some(Progress::Waiting);
@@ -915,19 +1259,30 @@ async fn a_survey_tells_by_step_and_version_how_far_everybody_is() {
         ]
     );
     let halted = &survey.open[0];
-    assert!(halted.standing.starts_with("failed: ") && halted.since.is_some(), "{halted:?}");
+    assert!(
+        halted.standing.starts_with("failed: ") && halted.since.is_some(),
+        "{halted:?}"
+    );
     assert_eq!((&halted.revision, halted.wanted_revision.as_str()), (&new.revision, ""));
     let other = &survey.open[1];
     assert_eq!((&other.revision, &other.wanted_revision), (&old, &new.revision));
-    assert_eq!(other.standing, "waits: the rollout is halted, since farwater-admin/a failed");
+    assert_eq!(
+        other.standing,
+        "waits: the rollout is halted, since farwater-admin/a failed"
+    );
 
     // A step is listed by name, page by page.
     let (name, set) = fleet.named().await;
     let rest = Selected::Step(2);
     let page = async |place: &str| {
         let place = Place::parse(place, rest).unwrap();
-        let (members, next) = plan_sets::members(&fleet.rig.replica, (&name, &set), rest, (&place, 1)).await.unwrap();
-        (members.into_iter().map(|member| member.cluster).collect::<Vec<_>>(), next)
+        let (members, next) = plan_sets::members(&fleet.rig.replica, (&name, &set), rest, (&place, 1))
+            .await
+            .unwrap();
+        (
+            members.into_iter().map(|member| member.cluster).collect::<Vec<_>>(),
+            next,
+        )
     };
     let (members, next) = page("").await;
     assert_eq!(members, [admin("c")]);
@@ -943,9 +1298,15 @@ async fn a_rollout_releases_nothing_into_a_closed_window_and_goes_on_when_it_ope
     let first = fleet.until_complete().await;
     let hours = |hours| (Timestamp::now() + SignedDuration::from_hours(hours)).to_string();
     let spec = json!({"type": "Deny", "start": hours(-1), "end": hours(1), "reason": "holidays"});
-    fleet.rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec})).await;
+    fleet
+        .rig
+        .create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec}))
+        .await;
     let in_force = |window: &Value| window["status"]["inForce"] == true;
-    fleet.rig.wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force).await;
+    fleet
+        .rig
+        .wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force)
+        .await;
     let before = fleet.course.len();
     fleet.commit("new").await;
     let all = |_: &Fleet, set: &Value| {
@@ -975,10 +1336,17 @@ async fn a_rollout_releases_nothing_into_a_closed_window_and_goes_on_when_it_ope
     fleet.rig.set_clock(2.0);
     let is_there = |fleet: &Fleet, set: &Value| {
         set["status"]["rollout"]["phase"] == "Complete"
-            && fleet.last.values().all(|entry| applied(entry).unwrap().target_namespace == "elsewhere")
+            && fleet
+                .last
+                .values()
+                .all(|entry| applied(entry).unwrap().target_namespace == "elsewhere")
     };
     fleet.until("it goes on", is_there).await;
-    assert_eq!(fleet.course[before].0, "a", "the canary is first as ever: {:?}", fleet.course);
+    assert_eq!(
+        fleet.course[before].0, "a",
+        "the canary is first as ever: {:?}",
+        fleet.course
+    );
     assert_eq!(condition(&fleet.set().await, "Frozen"), "absent");
 }
 
@@ -987,11 +1355,19 @@ async fn a_word_on_a_set_lets_its_rollout_begin_in_a_freeze() {
     let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
     let first = fleet.until_complete().await;
     let spec = json!({"type": "Deny", "reason": "holidays"});
-    fleet.rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec})).await;
+    fleet
+        .rig
+        .create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec}))
+        .await;
     let in_force = |window: &Value| window["status"]["inForce"] == true;
-    fleet.rig.wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force).await;
+    fleet
+        .rig
+        .wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force)
+        .await;
     fleet.commit("fix").await;
-    fleet.until("it waits", |_, set| condition(set, "Frozen") == "True/WindowClosed").await;
+    fleet
+        .until("it waits", |_, set| condition(set, "Frozen") == "True/WindowClosed")
+        .await;
     assert!(fleet.bundles().into_values().all(|bundle| bundle == first));
     fleet
         .rig
@@ -1006,12 +1382,21 @@ async fn a_word_on_a_set_lets_its_rollout_begin_in_a_freeze() {
     let set = fleet.set().await;
     assert_eq!(set["status"]["overriddenBy"], "ada");
     let uid = set["metadata"]["uid"].as_str().unwrap();
-    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
-    let words: Vec<_> = versions[0].orders.iter().map(|order| (&*order.what, &*order.by, &*order.reason)).collect();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid)
+        .await
+        .unwrap();
+    let words: Vec<_> = versions[0]
+        .orders
+        .iter()
+        .map(|order| (&*order.what, &*order.by, &*order.reason))
+        .collect();
     assert_eq!(words, [("override change windows", "ada", "a hole")]);
     // Of each member that began.
     let events = fleet.rig.events().await;
     let told = events.iter().filter(|event| event["reason"] == "FreezeOverridden");
     let told: Vec<&str> = told.map(|event| event["message"].as_str().unwrap()).collect();
-    assert!(!told.is_empty() && told.iter().all(|told| told.contains("by ada: a hole; ChangeWindow")), "{events:#?}");
+    assert!(
+        !told.is_empty() && told.iter().all(|told| told.contains("by ada: a hole; ChangeWindow")),
+        "{events:#?}"
+    );
 }

@@ -36,7 +36,8 @@ async fn secrets_travel_sealed_to_one_agent_and_are_nowhere_else() {
     rig.cluster("east").await;
     rig.cluster("west").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.create("Secret", ADMIN_NAMESPACE, "database", password(PASSWORD)).await;
+    rig.create("Secret", ADMIN_NAMESPACE, "database", password(PASSWORD))
+        .await;
     let uid = service_with_secret(&rig, "web", "east").await;
     let other = service_with_secret(&rig, "other", "east").await;
     let (east, west) = (Agent::join(&rig, "east").await, Agent::join(&rig, "west").await);
@@ -44,22 +45,38 @@ async fn secrets_travel_sealed_to_one_agent_and_are_nowhere_else() {
     let (_, entry) = east.wait_entry(&rig, &uid, |entry| mac_of(entry).is_some()).await;
     let (state, neighbour) = east.wait_entry(&rig, &other, |entry| mac_of(entry).is_some()).await;
     let mac = mac_of(&entry).unwrap();
-    assert_ne!(mac_of(&neighbour), Some(mac), "two services with one password are not told apart by it");
+    assert_ne!(
+        mac_of(&neighbour),
+        Some(mac),
+        "two services with one password are not told apart by it"
+    );
 
     let answer = east.secrets(&rig, &uid, &mac).await;
-    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(
+        answer.status,
+        StatusCode::OK,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
     let sealed: SealedSecrets = serde_json::from_slice(&answer.body).unwrap();
     let opened: Secrets = serde_json::from_slice(&east.open(&sealed, &uid, &mac).unwrap()).unwrap();
     assert_eq!(opened.0["database"].secret_type, "Opaque");
     assert_eq!(opened.0["database"].data["password"], BASE64.encode(PASSWORD));
-    assert!(east.open(&sealed, &other, &mac).is_none(), "what is sealed for one service opens for no other");
+    assert!(
+        east.open(&sealed, &other, &mac).is_none(),
+        "what is sealed for one service opens for no other"
+    );
     assert!(west.open(&sealed, &uid, &mac).is_none());
     assert_eq!(west.secrets(&rig, &uid, &mac).await.refusal(), "403 NotDesired");
     assert_eq!(east.secrets(&rig, &other, &mac).await.refusal(), "403 NotDesired");
 
     let clear = [PASSWORD.to_owned(), BASE64.encode(PASSWORD)];
     let bundle = east.bundle(&rig, &applied(&entry).unwrap().bundle).await;
-    let seen = [serde_json::to_vec(&state).unwrap(), zstd::decode_all(bundle.body.as_slice()).unwrap(), answer.body];
+    let seen = [
+        serde_json::to_vec(&state).unwrap(),
+        zstd::decode_all(bundle.body.as_slice()).unwrap(),
+        answer.body,
+    ];
     for bytes in seen {
         let text = String::from_utf8_lossy(&bytes);
         assert!(clear.iter().all(|clear| !text.contains(clear)), "{text}");
@@ -78,7 +95,9 @@ async fn a_secret_that_changes_changes_its_services_and_one_that_goes_takes_noth
 
     // Missing: the service waits, and says for what.
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SecretNotReady")
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Stalled") == "True/SecretNotReady"
+        })
         .await;
     assert!(message(&service, "Ready").contains("Secret database does not exist in namespace farwater-admin"));
     let (_, entry) = agent.wait_entry(&rig, &uid, |_| true).await;
@@ -89,9 +108,17 @@ async fn a_secret_that_changes_changes_its_services_and_one_that_goes_takes_noth
     let (before, untouched) = agent.wait_entry(&rig, &plain, |entry| applied(entry).is_some()).await;
 
     // Labels are no content.
-    rig.edit("Secret", ADMIN_NAMESPACE, "database", |s| s["metadata"]["labels"] = json!({"a": "b"})).await;
-    rig.edit("Secret", ADMIN_NAMESPACE, "database", |s| s["data"] = password("two")["data"].clone()).await;
-    let (after, second) = agent.wait_entry(&rig, &uid, |entry| entry.digest() != first.digest()).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "database", |s| {
+        s["metadata"]["labels"] = json!({"a": "b"})
+    })
+    .await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "database", |s| {
+        s["data"] = password("two")["data"].clone()
+    })
+    .await;
+    let (after, second) = agent
+        .wait_entry(&rig, &uid, |entry| entry.digest() != first.digest())
+        .await;
     assert_eq!(after.statement.generation, before.statement.generation + 1);
     assert!(after.entries.contains(&untouched.into()));
     let (old, new) = (applied(&first).unwrap(), applied(&second).unwrap());
@@ -101,7 +128,10 @@ async fn a_secret_that_changes_changes_its_services_and_one_that_goes_takes_noth
 
     rig.delete("Secret", ADMIN_NAMESPACE, "database").await;
     let (_, held) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_none()).await;
-    assert!(matches!(held.action, farwater_api::protocol::Action::Hold { .. }), "{held:?}");
+    assert!(
+        matches!(held.action, farwater_api::protocol::Action::Hold { .. }),
+        "{held:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,10 +140,16 @@ async fn secrets_that_can_not_be_sent_are_told() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.create("Secret", ADMIN_NAMESPACE, "database", password(&"x".repeat(300 << 10))).await;
+    rig.create("Secret", ADMIN_NAMESPACE, "database", password(&"x".repeat(300 << 10)))
+        .await;
     service_with_secret(&rig, "web", "east").await;
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SecretNotReady")
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Stalled") == "True/SecretNotReady"
+        })
         .await;
-    assert!(message(&service, "Ready").contains("at most 393216 are sent"), "{service:#}");
+    assert!(
+        message(&service, "Ready").contains("at most 393216 are sent"),
+        "{service:#}"
+    );
 }

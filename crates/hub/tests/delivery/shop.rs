@@ -40,7 +40,9 @@ impl Repository {
 
     pub fn add(&self, charts: &[(&str, &str)]) {
         for (name, version) in charts {
-            self.helm.package(&borrowed(&chart(name, version)), self.path()).unwrap();
+            self.helm
+                .package(&borrowed(&chart(name, version)), self.path())
+                .unwrap();
         }
         self.helm.index(self.path(), None).unwrap();
     }
@@ -64,12 +66,23 @@ pub async fn source(rig: &Rig, kind: &str, name: &str, spec: Value) -> String {
 
 /// A source as people write it, with a long interval: it is asked when a test asks.
 pub async fn helm_repository(rig: &Rig, name: &str, url: &str) -> String {
-    source(rig, "HelmRepository", name, json!({"url": url, "interval": "1h", "insecure": url.starts_with("oci://")}))
-        .await
+    source(
+        rig,
+        "HelmRepository",
+        name,
+        json!({"url": url, "interval": "1h", "insecure": url.starts_with("oci://")}),
+    )
+    .await
 }
 
 pub async fn oci_repository(rig: &Rig, name: &str, url: &str) -> String {
-    source(rig, "OCIRepository", name, json!({"url": url, "interval": "1h", "insecure": true})).await
+    source(
+        rig,
+        "OCIRepository",
+        name,
+        json!({"url": url, "interval": "1h", "insecure": true}),
+    )
+    .await
 }
 
 /// Has a source asked now; returns when it is acknowledged.
@@ -93,7 +106,8 @@ pub async fn service(rig: &Rig, name: &str, spec: Value) -> String {
     for (field, value) in spec.as_object().unwrap() {
         full[field] = value.clone();
     }
-    rig.create("ServiceDeployment", ADMIN_NAMESPACE, name, json!({"spec": full})).await
+    rig.create("ServiceDeployment", ADMIN_NAMESPACE, name, json!({"spec": full}))
+        .await
 }
 
 pub async fn wait_service(rig: &Rig, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
@@ -109,7 +123,10 @@ pub async fn files(rig: &Rig, agent: &Agent, deployment: &Deployment) -> BTreeMa
     let answer = agent.bundle(rig, &deployment.bundle).await;
     assert_eq!(answer.status, StatusCode::OK);
     let archive = Archive::open(&answer.body, &deployment.bundle, &Limits::default()).unwrap();
-    archive.files().map(|(path, bytes)| (path.to_string(), String::from_utf8_lossy(bytes).into_owned())).collect()
+    archive
+        .files()
+        .map(|(path, bytes)| (path.to_string(), String::from_utf8_lossy(bytes).into_owned()))
+        .collect()
 }
 
 /// What an agent gets once it is given something that fits.
@@ -119,7 +136,9 @@ pub async fn wait_files(
     uid: &str,
     fits: impl Fn(&Entry) -> bool,
 ) -> (Entry, BTreeMap<String, String>) {
-    let (_, entry) = agent.wait_entry(rig, uid, |entry| applied(entry).is_some() && fits(entry)).await;
+    let (_, entry) = agent
+        .wait_entry(rig, uid, |entry| applied(entry).is_some() && fits(entry))
+        .await;
     let files = files(rig, agent, applied(&entry).unwrap()).await;
     (entry, files)
 }

@@ -21,11 +21,18 @@ async fn a_remote_is_asked_again_after_its_interval() {
     let (server, git) = repository().await;
     let rig = Rig::start().await;
     let spec = json!({"url": server.url("infra.git"), "interval": "10s"});
-    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec})).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec}))
+        .await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
     let commit = git.change("main", &[("README", Some("y"))]).unwrap();
     let revision = format!("main@sha1:{commit}");
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["revision"] == revision.as_str()).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        s["status"]["revision"] == revision.as_str()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +40,10 @@ async fn an_unchanged_remote_is_only_asked() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
     let before = server.counts();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let after = server.counts();
@@ -45,14 +55,22 @@ async fn an_unchanged_remote_is_only_asked() {
 async fn a_stuck_host_does_not_hold_up_others() {
     let (server, _git) = repository().await;
     let stuck = GitServer::start().await.unwrap();
-    stuck.create("stuck.git").unwrap().commit("main", &[("a", "b")]).unwrap();
+    stuck
+        .create("stuck.git")
+        .unwrap()
+        .commit("main", &[("a", "b")])
+        .unwrap();
     stuck.set_fault(Fault::Stall);
     let rig = Rig::start().await;
     for n in 0..20 {
-        rig.repository(ADMIN_NAMESPACE, &format!("stuck-{n}"), &stuck.url("stuck.git")).await;
+        rig.repository(ADMIN_NAMESPACE, &format!("stuck-{n}"), &stuck.url("stuck.git"))
+            .await;
     }
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
 }
 
 /// Thirty sources of ten repositories, and how often each is asked.
@@ -64,7 +82,8 @@ fn names() -> Vec<String> {
 
 async fn wait_for_all(rig: &Rig, kind: &str, expected: &str) {
     for name in names() {
-        rig.wait_for(kind, ADMIN_NAMESPACE, &name, |s| condition(s, "Ready") == expected).await;
+        rig.wait_for(kind, ADMIN_NAMESPACE, &name, |s| condition(s, "Ready") == expected)
+            .await;
     }
 }
 
@@ -88,11 +107,16 @@ async fn fail_for_a_while(rig: &Rig, kind: &str, set_fault: impl Fn(Fault), begi
 async fn a_host_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
     let server = GitServer::start().await.unwrap();
     for n in 0..10 {
-        server.create(&format!("r{n}")).unwrap().commit("main", &[("a", "b")]).unwrap();
+        server
+            .create(&format!("r{n}"))
+            .unwrap()
+            .commit("main", &[("a", "b")])
+            .unwrap();
     }
     let rig = Rig::start().await;
     for (n, name) in names().iter().enumerate() {
-        rig.repository(ADMIN_NAMESPACE, name, &server.url(&format!("r{}", n % 10))).await;
+        rig.repository(ADMIN_NAMESPACE, name, &server.url(&format!("r{}", n % 10)))
+            .await;
     }
     let mut before = server.counts();
     let begin = || {
@@ -119,7 +143,13 @@ async fn a_host_of_charts_that_comes_back_is_asked_by_a_few_at_once_and_each_rep
     for (n, name) in names().iter().enumerate() {
         helm_repository(&rig, name, &format!("{}/{}", origin.url(), n % 10)).await;
     }
-    fail_for_a_while(&rig, "HelmRepository", |fault| origin.set_fault(fault), || origin.forget_seen()).await;
+    fail_for_a_while(
+        &rig,
+        "HelmRepository",
+        |fault| origin.set_fault(fault),
+        || origin.forget_seen(),
+    )
+    .await;
     let most = origin.most_at_once();
     assert!(most.of_all <= 8 && most.of_one_path <= 1, "{most:?}");
     assert!(origin.count("") <= 2 * SOURCES, "{}", origin.count(""));
@@ -129,18 +159,31 @@ async fn a_host_of_charts_that_comes_back_is_asked_by_a_few_at_once_and_each_rep
 async fn a_registry_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
     let registry = Registry::start(SignIn::Nobody).await.unwrap();
     for n in 0..10 {
-        registry.push_files(&format!("r{n}"), "latest", &[("a.yaml", "kind: A")]).await.unwrap();
+        registry
+            .push_files(&format!("r{n}"), "latest", &[("a.yaml", "kind: A")])
+            .await
+            .unwrap();
     }
     let origin = Origin::before(registry.port(), None).await.unwrap();
     let rig = Rig::start().await;
     for (n, name) in names().iter().enumerate() {
         oci_repository(&rig, name, &format!("oci://{}/r{}", origin.host(), n % 10)).await;
     }
-    fail_for_a_while(&rig, "OCIRepository", |fault| origin.set_fault(fault), || origin.forget_seen()).await;
+    fail_for_a_while(
+        &rig,
+        "OCIRepository",
+        |fault| origin.set_fault(fault),
+        || origin.forget_seen(),
+    )
+    .await;
     let most = origin.most_at_once();
     assert!(most.of_all <= 8 && most.of_one_path <= 1, "{most:?}");
     // What a tag points to, perhaps a second time; what did not move is not pulled.
-    assert!(origin.count("/manifests/") <= 2 * SOURCES, "{}", origin.count("/manifests/"));
+    assert!(
+        origin.count("/manifests/") <= 2 * SOURCES,
+        "{}",
+        origin.count("/manifests/")
+    );
     assert_eq!(origin.count("/blobs/"), 0);
 }
 
@@ -149,14 +192,19 @@ async fn fluxs_request_annotation_is_acted_on_too() {
     let (server, git) = repository().await;
     let rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
     let commit = git.change("main", &[("README", Some("y"))]).unwrap();
     rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
         source["metadata"]["annotations"]["reconcile.fluxcd.io/requestedAt"] = "now".into();
     })
     .await;
     let source = rig
-        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["lastHandledReconcileAt"] == "now")
+        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+            s["status"]["lastHandledReconcileAt"] == "now"
+        })
         .await;
     assert_eq!(source["status"]["revision"], format!("main@sha1:{commit}"));
 }
@@ -179,7 +227,10 @@ async fn a_request_on_a_service_asks_its_source_and_is_acknowledged_when_the_ans
         .await;
         service(&|s| s["status"]["lastHandledReconcileAt"] == value).await
     };
-    for (n, name) in ["farwater.dev/requestedAt", "reconcile.fluxcd.io/requestedAt"].into_iter().enumerate() {
+    for (n, name) in ["farwater.dev/requestedAt", "reconcile.fluxcd.io/requestedAt"]
+        .into_iter()
+        .enumerate()
+    {
         let text = format!("# {n}\n{}", crate::rig::WEB);
         let commit = git.change("main", &[("apps/web/web.yaml", Some(&text))]).unwrap();
         // The interval is ten minutes: nothing but the request can bring it.
@@ -188,7 +239,10 @@ async fn a_request_on_a_service_asks_its_source_and_is_acknowledged_when_the_ans
     }
 
     // What can't be asked is acknowledged too; the conditions say what is wrong.
-    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+        source["spec"]["suspend"] = true.into()
+    })
+    .await;
     request("farwater.dev/requestedAt", "y").await;
     rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
     request("farwater.dev/requestedAt", "z").await;
@@ -200,8 +254,11 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
     let (server, git) = repository().await;
     let rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    let served =
-        rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    let served = rig
+        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+            condition(s, "Ready") == "True/Fetched"
+        })
+        .await;
     git.change("main", &[("README", Some("y"))]).unwrap();
     // Long enough for it to be suspended before there is an answer.
     server.set_fault(Fault::Delay(Duration::from_secs(2)));
@@ -210,8 +267,12 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
         source["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
     })
     .await;
-    rig.wait_until("it is asked", async || server.counts().requests > before).await;
-    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    rig.wait_until("it is asked", async || server.counts().requests > before)
+        .await;
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+        source["spec"]["suspend"] = true.into()
+    })
+    .await;
     server.set_fault(Fault::None);
     let suspended = rig
         .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
@@ -235,14 +296,18 @@ async fn a_mirror_goes_when_nothing_needs_it() {
     assert!(mirror.exists());
 
     rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
-        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "True/SourceNotFound"
+    })
+    .await;
     assert!(mirror.exists(), "the service still runs what it holds");
     assert_eq!(agent.desired(&rig).await, before);
 
     rig.delete("Cluster", ADMIN_NAMESPACE, "east").await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/ClusterNotFound")
-        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "True/ClusterNotFound"
+    })
+    .await;
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     let started = tokio::time::Instant::now();

@@ -50,16 +50,29 @@ async fn join_all(rig: &Rig) -> Vec<Agent> {
 /// Has an agent say which settings it runs with, and what comes of those that it is asked for.
 async fn say(rig: &Rig, agent: &mut Agent, runs: Option<Digest>, update: AgentUpdate) {
     let mut report = agent.report(&[]);
-    report.agent = Some(AgentReport { settings: runs, update, ..AgentReport::default() });
+    report.agent = Some(AgentReport {
+        settings: runs,
+        update,
+        ..AgentReport::default()
+    });
     let answer = agent.send_report(rig, &report).await;
-    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(
+        answer.status,
+        StatusCode::OK,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
     agent.sequence = report.sequence;
 }
 
 /// What an agent's signed state asks of itself. That is a poll: the cluster is heard.
 async fn asked_of(rig: &Rig, agent: &Agent) -> Option<Verbatim<AgentSettings>> {
     let state = agent.desired(rig).await;
-    assert_eq!(state.statement.agent, state.agent.as_ref().map(Verbatim::digest), "what is asked for is signed");
+    assert_eq!(
+        state.statement.agent,
+        state.agent.as_ref().map(Verbatim::digest),
+        "what is asked for is signed"
+    );
     state.agent
 }
 
@@ -83,7 +96,8 @@ async fn asked(rig: &Rig, agents: &[Agent], wanted: &AgentSettings) -> Vec<Strin
 /// Until of these agents exactly the named ones are asked for the settings, and another look at the policy changes nothing.
 async fn wait_asked(rig: &Rig, agents: &[Agent], wanted: &AgentSettings, names: &[&str]) {
     let what = format!("{names:?} are asked for {wanted:?}");
-    rig.wait_until(&what, async || asked(rig, agents, wanted).await == names).await;
+    rig.wait_until(&what, async || asked(rig, agents, wanted).await == names)
+        .await;
     look_again(rig).await;
     assert_eq!(asked(rig, agents, wanted).await, names);
 }
@@ -117,7 +131,10 @@ fn is_halted_at(policy: &Value, cluster: &str, why: &str) -> bool {
 
 /// A cluster that should poll each second is silent after nine; by the rig's own interval, after a minute and a half.
 async fn poll_every(rig: &Rig, cluster: &str, interval: &str) {
-    rig.edit("Cluster", ADMIN_NAMESPACE, cluster, |cluster| cluster["spec"]["pollInterval"] = interval.into()).await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, cluster, |cluster| {
+        cluster["spec"]["pollInterval"] = interval.into()
+    })
+    .await;
 }
 
 /// One after the other.
@@ -134,7 +151,10 @@ async fn roll_out(rig: &Rig, agents: &mut [Agent], wanted: &AgentSettings) {
         assert_eq!(counts(&policy), [i64::try_from(turn).unwrap(), 1, 0]);
         take_over(rig, &mut agents[turn]).await;
     }
-    rig.wait_for("AgentPolicy", "", POLICY, |policy| condition(policy, "Ready") == "True/Updated").await;
+    rig.wait_for("AgentPolicy", "", POLICY, |policy| {
+        condition(policy, "Ready") == "True/Updated"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,7 +182,9 @@ async fn lose_second(rig: &Rig, wanted: &AgentSettings) -> (Vec<Agent>, Agent) {
     let silent = agents.remove(1);
     poll_every(rig, "b", "1s").await;
     rig.pass(10);
-    let policy = rig.wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST)).await;
+    let policy = rig
+        .wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST))
+        .await;
     assert_eq!(counts(&policy), [2, 1, 0]);
     // What is on its way gets there, and nobody follows.
     take_over(rig, &mut agents[1]).await;
@@ -177,7 +199,10 @@ async fn hear_again(rig: &Rig, mut agents: Vec<Agent>, silent: &Agent, wanted: &
     wait_asked(rig, &agents, wanted, &["a", "c", "d"]).await;
     poll_every(rig, "b", "30s").await;
     take_over(rig, &mut agents[2]).await;
-    rig.wait_for("AgentPolicy", "", POLICY, |policy| condition(policy, "Ready") == "True/Updated").await;
+    rig.wait_for("AgentPolicy", "", POLICY, |policy| {
+        condition(policy, "Ready") == "True/Updated"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +226,8 @@ async fn a_hub_that_was_restarted_has_not_heard_the_silent_one() {
     wait_asked(&rig, &agents, &wanted, &["a", "c"]).await;
     // For all it knows, nobody could be heard while it was away.
     rig.pass(10);
-    rig.wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST)).await;
+    rig.wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST))
+        .await;
     wait_asked(&rig, &agents, &wanted, &["a", "c"]).await;
     hear_again(&rig, agents, &silent, &wanted).await;
 }
@@ -230,9 +256,18 @@ async fn one_that_falls_silent_on_its_way_keeps_the_rest_waiting_and_halts_them_
 
     // Seven minutes later: the deadline, and what it takes to say so.
     let uid = silent.joined.as_ref().unwrap().cluster.uid.clone();
-    let row = load_agent_update(&mut rig.store.tables().await.unwrap(), &uid).await.unwrap().unwrap();
-    let row = AgentUpdateRow { assigned: row.assigned - 421, ..row };
-    rig.store.transact(move |tx| Box::pin(async move { save_agent_update(tx, &row).await })).await.unwrap();
+    let row = load_agent_update(&mut rig.store.tables().await.unwrap(), &uid)
+        .await
+        .unwrap()
+        .unwrap();
+    let row = AgentUpdateRow {
+        assigned: row.assigned - 421,
+        ..row
+    };
+    rig.store
+        .transact(move |tx| Box::pin(async move { save_agent_update(tx, &row).await }))
+        .await
+        .unwrap();
     look_again(&rig).await;
     let late = "the agent has not reported under its new settings within 420 s";
     let after = policy(&rig).await;
@@ -254,13 +289,19 @@ async fn one_that_goes_back_halts_the_rest_and_is_asked_for_what_it_had() {
     let (first, second) = (settings("0.2.0"), settings("0.3.0"));
     create_policy(&rig, &first).await;
     roll_out(&rig, &mut agents, &first).await;
-    rig.edit("AgentPolicy", "", POLICY, |policy| policy["spec"]["image"] = json!(second.image)).await;
+    rig.edit("AgentPolicy", "", POLICY, |policy| {
+        policy["spec"]["image"] = json!(second.image)
+    })
+    .await;
     wait_asked(&rig, &agents, &second, &["a"]).await;
     take_over(&rig, &mut agents[0]).await;
     wait_asked(&rig, &agents, &second, &["a", "b"]).await;
 
     let why = "the new version did not become ready: ErrImagePull";
-    let failed = AgentUpdate::Failed { settings: second.digest(), reason: why.to_owned() };
+    let failed = AgentUpdate::Failed {
+        settings: second.digest(),
+        reason: why.to_owned(),
+    };
     say(&rig, &mut agents[1], Some(first.digest()), failed).await;
     wait_asked(&rig, &agents, &second, &["a"]).await;
     assert_eq!(asked(&rig, &agents, &first).await, ["b", "c", "d"]);
@@ -289,23 +330,40 @@ async fn a_damaged_row_stops_the_policy_that_selects_its_cluster_and_no_other() 
     let mut uids = Vec::new();
     for name in ["east", "west"] {
         uids.push(rig.cluster(name).await);
-        rig.edit("Cluster", ADMIN_NAMESPACE, name, |cluster| cluster["metadata"]["labels"]["place"] = name.into())
-            .await;
+        rig.edit("Cluster", ADMIN_NAMESPACE, name, |cluster| {
+            cluster["metadata"]["labels"]["place"] = name.into()
+        })
+        .await;
     }
     let _east = Agent::join(&rig, "east").await;
     let west = Agent::join(&rig, "west").await;
-    let damaged =
-        AgentUpdateRow { cluster_uid: uids[0].clone(), settings: "{".to_owned(), ..AgentUpdateRow::default() };
-    rig.store.transact(move |tx| Box::pin(async move { save_agent_update(tx, &damaged).await })).await.unwrap();
+    let damaged = AgentUpdateRow {
+        cluster_uid: uids[0].clone(),
+        settings: "{".to_owned(),
+        ..AgentUpdateRow::default()
+    };
+    rig.store
+        .transact(move |tx| Box::pin(async move { save_agent_update(tx, &damaged).await }))
+        .await
+        .unwrap();
 
     for name in ["east", "west"] {
         let selector = json!({"matchLabels": {"place": name}});
-        rig.create("AgentPolicy", "", name, json!({"spec": {"clusterSelector": selector, "log": "debug"}})).await;
+        rig.create(
+            "AgentPolicy",
+            "",
+            name,
+            json!({"spec": {"clusterSelector": selector, "log": "debug"}}),
+        )
+        .await;
     }
     let stalled = |policy: &serde_json::Value| condition(policy, "Stalled") == "True/RowDamaged";
     let policy = rig.wait_for("AgentPolicy", "", "east", stalled).await;
     assert!(message(&policy, "Stalled").contains(&uids[0]), "{policy}");
-    assert_eq!((&policy["status"]["clusters"], &policy["status"]["updatingClusters"]), (&json!(1), &json!(0)));
+    assert_eq!(
+        (&policy["status"]["clusters"], &policy["status"]["updatingClusters"]),
+        (&json!(1), &json!(0))
+    );
     west.wait_polled(&rig).await;
     rig.wait_until("the other policy goes on", async || {
         let settings = west.desired(&rig).await.agent;

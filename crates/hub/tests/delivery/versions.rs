@@ -28,7 +28,14 @@ fn bundle(entry: &Entry) -> Option<Digest> {
 
 /// Another content of the folder.
 fn commit(git: &Repository, name: &str) -> String {
-    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", &format!("name: {name}"))))]).unwrap()
+    git.change(
+        "main",
+        &[(
+            "apps/web/web.yaml",
+            Some(&WEB.replace("name: web", &format!("name: {name}"))),
+        )],
+    )
+    .unwrap()
 }
 
 async fn entries(rig: &Rig, uid: &str) -> Vec<HistoryEntry> {
@@ -37,11 +44,18 @@ async fn entries(rig: &Rig, uid: &str) -> Vec<HistoryEntry> {
 
 /// Number, cause and result of each, the newest first.
 async fn told(rig: &Rig, uid: &str) -> Vec<(u64, Cause, VersionResult)> {
-    entries(rig, uid).await.into_iter().map(|entry| (entry.number, entry.cause, entry.result)).collect()
+    entries(rig, uid)
+        .await
+        .into_iter()
+        .map(|entry| (entry.number, entry.cause, entry.result))
+        .collect()
 }
 
 async fn wait_result(rig: &Rig, uid: &str, wanted: VersionResult) {
-    rig.wait_until("the newest version has its result", async || entries(rig, uid).await[0].result == wanted).await;
+    rig.wait_until("the newest version has its result", async || {
+        entries(rig, uid).await[0].result == wanted
+    })
+    .await;
 }
 
 /// Commits and has the service follow; what it is to run then.
@@ -49,7 +63,10 @@ async fn follow(rig: &Rig, git: &Repository, agent: &Agent, uid: &str, name: &st
     let before = bundle(&agent.wait_entry(rig, uid, |entry| applied(entry).is_some()).await.1);
     commit(git, name);
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    agent.wait_entry(rig, uid, |entry| applied(entry).is_some() && bundle(entry) != before).await.1
+    agent
+        .wait_entry(rig, uid, |entry| applied(entry).is_some() && bundle(entry) != before)
+        .await
+        .1
 }
 
 async fn pin(rig: &Rig, pin: Value) {
@@ -65,7 +82,14 @@ async fn pin(rig: &Rig, pin: Value) {
 }
 
 /// A service whose second version failed.
-async fn failed() -> (farwater_testkit::git::GitServer, Repository, Rig, Agent, String, [Entry; 2]) {
+async fn failed() -> (
+    farwater_testkit::git::GitServer,
+    Repository,
+    Rig,
+    Agent,
+    String,
+    [Entry; 2],
+) {
     let (server, git) = repository().await;
     let rig = Rig::start().await;
     rig.cluster("east").await;
@@ -73,10 +97,18 @@ async fn failed() -> (farwater_testkit::git::GitServer, Repository, Rig, Agent, 
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     let mut agent = Agent::join(&rig, "east").await;
     let (_, first) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
-    agent.say(&rig, &uid, said(&first, Outcome::Applied, &[("web", Health::Current)])).await;
+    agent
+        .say(&rig, &uid, said(&first, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
     wait_result(&rig, &uid, VersionResult::Healthy).await;
     let second = follow(&rig, &git, &agent, &uid, "second").await;
-    agent.say(&rig, &uid, said(&second, Outcome::Applied, &[("second", Health::Failed)])).await;
+    agent
+        .say(
+            &rig,
+            &uid,
+            said(&second, Outcome::Applied, &[("second", Health::Failed)]),
+        )
+        .await;
     wait_result(&rig, &uid, VersionResult::Failed).await;
     (server, git, rig, agent, uid, [first, second])
 }
@@ -91,7 +123,13 @@ async fn each_version_is_kept_with_its_cause_and_what_became_of_it() {
     // The next one comes before anybody has said anything of this one.
     let ann = "Ann Example <ann@example.com>";
     follow(&rig, &git.by(ann), &agent, &uid, "fourth").await;
-    agent.say(&rig, &uid, said(&third, Outcome::Applied, &[("third", Health::Current)])).await;
+    agent
+        .say(
+            &rig,
+            &uid,
+            said(&third, Outcome::Applied, &[("third", Health::Current)]),
+        )
+        .await;
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
         service["status"]["changedBy"] = "zoe".into();
         service["spec"]["path"] = "apps/db".into();
@@ -108,12 +146,26 @@ async fn each_version_is_kept_with_its_cause_and_what_became_of_it() {
     ];
     assert_eq!(told(&rig, &uid).await, expected);
     let entries_now = entries(&rig, &uid).await;
-    let who: Vec<_> = entries_now.iter().map(|entry| (entry.by.as_deref(), entry.author.as_deref())).collect();
+    let who: Vec<_> = entries_now
+        .iter()
+        .map(|entry| (entry.by.as_deref(), entry.author.as_deref()))
+        .collect();
     let test = Some("Test <test@example.com>");
-    assert_eq!(who, [(Some("zoe"), Some(ann)), (None, Some(ann)), (None, test), (None, test), (None, test)]);
+    assert_eq!(
+        who,
+        [
+            (Some("zoe"), Some(ann)),
+            (None, Some(ann)),
+            (None, test),
+            (None, test),
+            (None, test)
+        ]
+    );
 
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
-    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
+    let (_, entry) = agent
+        .wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. }))
+        .await;
     agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
     rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     assert!(entries(&rig, &uid).await.is_empty());
@@ -124,14 +176,31 @@ async fn a_pin_brings_back_a_version_and_holds_back_what_comes_until_it_goes() {
     let (server, git, rig, mut agent, uid, [first, second]) = failed().await;
     let wanted = bundle(&first).unwrap();
     pin(&rig, json!({"bundle": wanted, "reason": "second crashes"})).await;
-    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| bundle(entry) == Some(wanted)).await;
-    assert_ne!(entry.digest(), first.digest(), "what was said of the first one is no word on this one");
-    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
-    let service =
-        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Ready") == "True/Applied").await;
-    assert!(message(&service, "Pinned").contains("by ann (second crashes); main@sha1:"), "{service:#}");
+    let (_, entry) = agent
+        .wait_entry(&rig, &uid, |entry| bundle(entry) == Some(wanted))
+        .await;
+    assert_ne!(
+        entry.digest(),
+        first.digest(),
+        "what was said of the first one is no word on this one"
+    );
+    agent
+        .say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)]))
+        .await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Ready") == "True/Applied"
+        })
+        .await;
+    assert!(
+        message(&service, "Pinned").contains("by ann (second crashes); main@sha1:"),
+        "{service:#}"
+    );
     let newest = &entries(&rig, &uid).await[0];
-    assert_eq!((newest.number, newest.cause, newest.by.as_deref()), (3, Cause::Pinned, Some("ann")));
+    assert_eq!(
+        (newest.number, newest.cause, newest.by.as_deref()),
+        (3, Cause::Pinned, Some("ann"))
+    );
     assert_eq!(newest.reason.as_deref(), Some("second crashes"));
 
     // What comes is told and not delivered, and the pin survives a source that is no more.
@@ -146,31 +215,44 @@ async fn a_pin_brings_back_a_version_and_holds_back_what_comes_until_it_goes() {
     let rig = rig.restart().await;
     rig.wait_loaded().await;
     agent.wait_polled(&rig).await;
-    let service =
-        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Ready") == "True/Applied").await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Ready") == "True/Applied"
+        })
+        .await;
     assert_eq!(condition(&service, "Stalled"), "absent");
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), entry.digest());
     assert_eq!(agent.bundle(&rig, &wanted).await.status, StatusCode::OK);
 
     // Without the pin the source counts again, and what runs stays as long as there is none.
     pin(&rig, Value::Null).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
-        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Stalled") == "True/SourceNotFound"
+    })
+    .await;
     let (_, kept) = agent.wait_entry(&rig, &uid, |now| now.digest() != entry.digest()).await;
     let (turn, before) = (applied(&kept).unwrap().turn, applied(&entry).unwrap().turn);
-    assert_eq!((bundle(&kept), turn), (Some(wanted), before + 1), "its spec changed, and nothing that runs");
+    assert_eq!(
+        (bundle(&kept), turn),
+        (Some(wanted), before + 1),
+        "its spec changed, and nothing that runs"
+    );
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let news = |entry: &Entry| ![bundle(&first), bundle(&second)].contains(&bundle(entry)) && applied(entry).is_some();
     agent.wait_entry(&rig, &uid, news).await;
     let newest = &entries(&rig, &uid).await[0];
-    assert_eq!((newest.number, newest.cause, newest.result), (4, Cause::Unpinned, VersionResult::Pending));
+    assert_eq!(
+        (newest.number, newest.cause, newest.result),
+        (4, Cause::Unpinned, VersionResult::Pending)
+    );
     assert_eq!(newest.by.as_deref(), Some("ann"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_of_a_history_outlive_a_forced_push_and_a_lost_mirror() {
     let (_server, git, rig, _agent, uid, [first, _]) = failed().await;
-    git.rewrite("main", &[("apps/web/web.yaml", &WEB.replace("web", "anew"))]).unwrap();
+    git.rewrite("main", &[("apps/web/web.yaml", &WEB.replace("web", "anew"))])
+        .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     collect_mirrors(&rig.replica).await.unwrap();
     std::fs::remove_dir_all(rig.path().join("mirrors")).unwrap();
@@ -180,7 +262,9 @@ async fn bundles_of_a_history_outlive_a_forced_push_and_a_lost_mirror() {
         serde_json::from_value(spec).unwrap()
     };
     let check = async |uid: &str, bundle: Digest| {
-        check_pin(&rig.replica, ADMIN_NAMESPACE, uid, &spec(bundle), None).await.map_err(|error| error.to_string())
+        check_pin(&rig.replica, ADMIN_NAMESPACE, uid, &spec(bundle), None)
+            .await
+            .map_err(|error| error.to_string())
     };
     let wanted = bundle(&first).unwrap();
     check(&uid, wanted).await.unwrap();
@@ -188,43 +272,66 @@ async fn bundles_of_a_history_outlive_a_forced_push_and_a_lost_mirror() {
     // What never was assigned, or is gone, is refused before anything is written.
     let unknown = Digest::of("never assigned");
     let refused = check(&uid, unknown).await.unwrap_err();
-    assert!(refused.starts_with(&format!("{unknown} is not in the history")), "{refused}");
+    assert!(
+        refused.starts_with(&format!("{unknown} is not in the history")),
+        "{refused}"
+    );
     assert!(check("another", wanted).await.is_err());
-    std::fs::remove_file(rig.path().join("cache/bundles").join(format!("{}.tar.zst", wanted.to_hex()))).unwrap();
+    std::fs::remove_file(
+        rig.path()
+            .join("cache/bundles")
+            .join(format!("{}.tar.zst", wanted.to_hex())),
+    )
+    .unwrap();
     let refused = check(&uid, wanted).await.unwrap_err();
-    assert!(refused.contains("version 1 of this service, is gone from this hub"), "{refused}");
+    assert!(
+        refused.contains("version 1 of this service, is gone from this hub"),
+        "{refused}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_stands_under_the_grants_of_its_own_source() {
     let (server, git) = repository().await;
     let other = server.create("other.git").unwrap();
-    other.commit("main", &[("apps/web/web.yaml", &WEB.replace("web", "other"))]).unwrap();
+    other
+        .commit("main", &[("apps/web/web.yaml", &WEB.replace("web", "other"))])
+        .unwrap();
     let rig = Rig::start().await;
     rig.cluster("east").await;
     let grant = |source: String| {
         json!({"spec": {"clusterSelector": {}, "namespaces": ["team-a"], "verbs": ["deploy"],
                         "serviceAccountName": "deployer", "allowedSources": [source]}})
     };
-    rig.create("ClusterGrant", "", "team-a", grant(server.url("infra.git"))).await;
+    rig.create("ClusterGrant", "", "team-a", grant(server.url("infra.git")))
+        .await;
     rig.repository("team-a", "infra", &server.url("infra.git")).await;
     let uid = rig.service("team-a", "web", "east", "apps/web").await;
     let agent = Agent::join(&rig, "east").await;
     let (_, first) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     commit(&git, "second");
     rig.ask("team-a", "infra").await;
-    let (_, second) = agent.wait_entry(&rig, &uid, |e| applied(e).is_some() && bundle(e) != bundle(&first)).await;
+    let (_, second) = agent
+        .wait_entry(&rig, &uid, |e| applied(e).is_some() && bundle(e) != bundle(&first))
+        .await;
 
     // The tenant loses the source, and with it what came from there, pinned or not.
     rig.edit("ClusterGrant", "", "team-a", |grant| {
         grant["spec"]["allowedSources"] = json!([server.url("other.git")]);
     })
     .await;
-    agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    agent
+        .wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Hold { .. }))
+        .await;
     rig.repository("team-a", "other", &server.url("other.git")).await;
-    rig.edit("ServiceDeployment", "team-a", "web", |s| s["spec"]["sourceRef"]["name"] = "other".into()).await;
+    rig.edit("ServiceDeployment", "team-a", "web", |s| {
+        s["spec"]["sourceRef"]["name"] = "other".into()
+    })
+    .await;
     let known = [bundle(&first), bundle(&second)];
-    agent.wait_entry(&rig, &uid, |e| applied(e).is_some() && !known.contains(&bundle(e))).await;
+    agent
+        .wait_entry(&rig, &uid, |e| applied(e).is_some() && !known.contains(&bundle(e)))
+        .await;
     let spec: ServiceDeploymentSpec = serde_json::from_value(json!({
         "clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "other"},
         "pin": {"bundle": bundle(&first).unwrap()},
@@ -232,13 +339,19 @@ async fn a_pin_stands_under_the_grants_of_its_own_source() {
     .unwrap();
     let refused = check_pin(&rig.replica, "team-a", &uid, &spec, None).await;
     assert!(matches!(refused, Err(Inadmissible::Denied(_))), "{refused:?}");
-    rig.edit("ServiceDeployment", "team-a", "web", |s| s["spec"]["pin"] = json!({"bundle": bundle(&first)})).await;
+    rig.edit("ServiceDeployment", "team-a", "web", |s| {
+        s["spec"]["pin"] = json!({"bundle": bundle(&first)})
+    })
+    .await;
     rig.wait_for("ServiceDeployment", "team-a", "web", |s| {
         s["status"]["observedGeneration"] == 3 && condition(s, "Stalled") == "True/NotGranted"
     })
     .await;
     let now = agent.desired(&rig).await;
-    assert!(now.entries.iter().all(|entry| bundle(entry) != bundle(&first)), "{now:?}");
+    assert!(
+        now.entries.iter().all(|entry| bundle(entry) != bundle(&first)),
+        "{now:?}"
+    );
 }
 
 fn test_report(run: &str, state: HookState, output: Option<&str>) -> HookReport {
@@ -252,8 +365,16 @@ fn test_report(run: &str, state: HookState, output: Option<&str>) -> HookReport 
 /// State and JUnit file of each hook of a version.
 async fn hooks(rig: &Rig, uid: &str, number: u64) -> Vec<(HookState, Option<String>)> {
     let mut found = Vec::new();
-    for run in load_runs(&rig.replica, uid, None).await.unwrap().into_iter().filter(|run| run.number == number) {
-        assert!(run.report.log.is_none() && run.report.junit.is_none(), "only of one that is asked for");
+    for run in load_runs(&rig.replica, uid, None)
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|run| run.number == number)
+    {
+        assert!(
+            run.report.log.is_none() && run.report.junit.is_none(),
+            "only of one that is asked for"
+        );
         let whole = load_runs(&rig.replica, uid, Some(&run.report.run)).await.unwrap();
         found.push((run.report.state, whole[0].report.junit.clone()));
     }
@@ -264,14 +385,20 @@ async fn hooks(rig: &Rig, uid: &str, number: u64) -> Vec<(HookState, Option<Stri
 async fn a_version_is_healthy_when_its_tests_are_and_keeps_what_they_left_behind() {
     let (_server, git, rig, mut agent, uid, _) = failed().await;
     let tests = json!([{"name": "smoke", "image": "curl", "timeout": "1m"}]);
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| service["spec"]["tests"] = tests.clone()).await;
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["spec"]["tests"] = tests.clone()
+    })
+    .await;
     let entry = follow(&rig, &git, &agent, &uid, "third").await;
     assert_eq!(applied(&entry).unwrap().tests[0].name, "smoke");
     let fine = [("third", Health::Current)];
     // An agent that knows no tests says nothing of them.
     agent.say(&rig, &uid, said(&entry, Outcome::Applied, &fine)).await;
     wait_result(&rig, &uid, VersionResult::Applied).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Ready").ends_with("/TestNotRun")).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        condition(s, "Ready").ends_with("/TestNotRun")
+    })
+    .await;
 
     let mut report = said(&entry, Outcome::Failed, &fine);
     report.message = "test smoke failed: exit code 3".to_owned();
@@ -284,8 +411,10 @@ async fn a_version_is_healthy_when_its_tests_are_and_keeps_what_they_left_behind
     report.hooks = vec![test_report("1", HookState::Failed, None)];
     report.message.push('.');
     agent.say(&rig, &uid, report).await;
-    rig.wait_until("the newer report counts", async || entries(&rig, &uid).await[0].result == VersionResult::Failed)
-        .await;
+    rig.wait_until("the newer report counts", async || {
+        entries(&rig, &uid).await[0].result == VersionResult::Failed
+    })
+    .await;
     assert_eq!(hooks(&rig, &uid, 3).await, failed);
 
     let mut report = said(&entry, Outcome::Applied, &fine);
@@ -295,7 +424,9 @@ async fn a_version_is_healthy_when_its_tests_are_and_keeps_what_they_left_behind
     assert_eq!(hooks(&rig, &uid, 3).await, vec![(HookState::Succeeded, None)]);
     // With the version they go.
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
-    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
+    let (_, entry) = agent
+        .wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. }))
+        .await;
     agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
     rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     assert!(load_runs(&rig.replica, &uid, None).await.unwrap().is_empty());

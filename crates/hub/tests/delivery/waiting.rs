@@ -22,7 +22,10 @@ use crate::{
 
 async fn depend(rig: &Rig, name: &str, on: &[&str]) {
     let names: Vec<_> = on.iter().map(|name| json!({"name": name})).collect();
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, name, |s| s["spec"]["dependsOn"] = names.clone().into()).await;
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, name, |s| {
+        s["spec"]["dependsOn"] = names.clone().into()
+    })
+    .await;
 }
 
 async fn until_waiting(rig: &Rig, name: &str, part: &str) {
@@ -50,28 +53,55 @@ async fn a_newer_version_comes_after_those_that_it_depends_on_and_a_fix_of_them_
     // On another cluster, and healthy only when its agent says so.
     let db = rig.service(ADMIN_NAMESPACE, "db", "west", "apps/db").await;
     let (_, db_entry) = west.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
-    west.say(&rig, &db, said(&db_entry, Outcome::Applied, &[("db", Health::InProgress)])).await;
+    west.say(
+        &rig,
+        &db,
+        said(&db_entry, Outcome::Applied, &[("db", Health::InProgress)]),
+    )
+    .await;
     until_waiting(&rig, "web", "1 of 1 object is not ready yet").await;
-    west.say(&rig, &db, said(&db_entry, Outcome::Applied, &[("db", Health::Current)])).await;
+    west.say(&rig, &db, said(&db_entry, Outcome::Applied, &[("db", Health::Current)]))
+        .await;
     let (_, web_entry) = east.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
-    east.say(&rig, &web, said(&web_entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    east.say(
+        &rig,
+        &web,
+        said(&web_entry, Outcome::Applied, &[("web", Health::Current)]),
+    )
+    .await;
 
     // One commit for both: the one that is depended on first, whichever is looked at first.
     let both = |name: &str| WEB.replace("name: web", &format!("name: {name}"));
-    git.change("main", &[("apps/web/web.yaml", Some(&both("web2"))), ("apps/db/db.yaml", Some(&both("db2")))]).unwrap();
+    git.change(
+        "main",
+        &[
+            ("apps/web/web.yaml", Some(&both("web2"))),
+            ("apps/db/db.yaml", Some(&both("db2"))),
+        ],
+    )
+    .unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    let (_, second) = west.wait_entry(&rig, &db, |entry| entry.digest() != db_entry.digest()).await;
+    let (_, second) = west
+        .wait_entry(&rig, &db, |entry| entry.digest() != db_entry.digest())
+        .await;
     until_waiting(&rig, "web", "waits for service db").await;
-    west.say(&rig, &db, said(&second, Outcome::Applied, &[("db2", Health::Failed)])).await;
+    west.say(&rig, &db, said(&second, Outcome::Applied, &[("db2", Health::Failed)]))
+        .await;
     until_waiting(&rig, "web", "1 of 1 object failed").await;
     assert_eq!(east.desired(&rig).await.entries[0].digest(), web_entry.digest());
 
     // Its fix waits for nobody, and then the other goes on.
     git.change("main", &[("apps/db/db.yaml", Some(&both("db3")))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    let (_, third) = west.wait_entry(&rig, &db, |entry| entry.digest() != second.digest()).await;
-    west.say(&rig, &db, said(&third, Outcome::Applied, &[("db3", Health::Current)])).await;
-    east.wait_entry(&rig, &web, |entry| applied(entry).is_some() && entry.digest() != web_entry.digest()).await;
+    let (_, third) = west
+        .wait_entry(&rig, &db, |entry| entry.digest() != second.digest())
+        .await;
+    west.say(&rig, &db, said(&third, Outcome::Applied, &[("db3", Health::Current)]))
+        .await;
+    east.wait_entry(&rig, &web, |entry| {
+        applied(entry).is_some() && entry.digest() != web_entry.digest()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +132,10 @@ async fn a_cycle_is_refused_with_its_way_and_one_that_slipped_in_stands_still() 
     }
     // Whichever is mended frees both.
     depend(&rig, "db", &[]).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "db", |s| condition(s, "Stalled") == "absent").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "db", |s| {
+        condition(s, "Stalled") == "absent"
+    })
+    .await;
     until_waiting(&rig, "web", "waits for service db").await;
 }
 
@@ -115,7 +148,9 @@ async fn services_are_deleted_after_those_that_depend_on_them() {
     let db = rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
-    agent.say(&rig, &db, said(&entry, Outcome::Applied, &[("db", Health::Current)])).await;
+    agent
+        .say(&rig, &db, said(&entry, Outcome::Applied, &[("db", Health::Current)]))
+        .await;
     let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     depend(&rig, "web", &["db"]).await;
     agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
@@ -124,8 +159,10 @@ async fn services_are_deleted_after_those_that_depend_on_them() {
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "db").await;
     let held = |entry: &Entry| matches!(&entry.action, Action::Hold { reason } if reason.contains("web depends on it"));
     agent.wait_entry(&rig, &db, held).await;
-    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "db", |s| message(s, "Ready").starts_with("removal is held"))
-        .await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "db", |s| {
+        message(s, "Ready").starts_with("removal is held")
+    })
+    .await;
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     let removed = |entry: &Entry| matches!(entry.action, Action::Remove { .. });
     let (_, entry) = agent.wait_entry(&rig, &web, removed).await;
@@ -159,7 +196,13 @@ async fn a_suspension_says_why_and_ends_by_itself() {
     };
     let far = suspend(3600).await;
     let told = format!("the service is suspended until {far}: a move");
-    agent.wait_entry(&rig, &uid, |e| matches!(&e.action, Action::Hold { reason } if *reason == told)).await;
+    agent
+        .wait_entry(
+            &rig,
+            &uid,
+            |e| matches!(&e.action, Action::Hold { reason } if *reason == told),
+        )
+        .await;
     let commit = git.change("main", &[("apps/web/more.yaml", Some("{}"))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let service = rig
@@ -170,12 +213,21 @@ async fn a_suspension_says_why_and_ends_by_itself() {
     assert_eq!(message(&service, "Ready"), format!("held: {told}"));
 
     let end = suspend(2).await;
-    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some() && entry.digest() != before.digest()).await;
+    agent
+        .wait_entry(&rig, &uid, |entry| {
+            applied(entry).is_some() && entry.digest() != before.digest()
+        })
+        .await;
     // Not before its end, and by itself: without that it would be looked at some minutes later.
     let late = Timestamp::now().duration_since(end);
-    assert!(late.is_positive() && late < jiff::SignedDuration::from_secs(60), "{late}");
+    assert!(
+        late.is_positive() && late < jiff::SignedDuration::from_secs(60),
+        "{late}"
+    );
     let service = rig
-        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Ready") == "False/WaitingForAgent")
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+            condition(s, "Ready") == "False/WaitingForAgent"
+        })
         .await;
     assert!(service["status"]["heldRevision"].is_null());
     assert_eq!(service["spec"]["suspend"], true, "what people wrote is theirs");
@@ -183,7 +235,13 @@ async fn a_suspension_says_why_and_ends_by_itself() {
     // A hub that was away at the end finds it past.
     let far = suspend(3600).await;
     let told = format!("the service is suspended until {far}: a move");
-    agent.wait_entry(&rig, &uid, |e| matches!(&e.action, Action::Hold { reason } if *reason == told)).await;
+    agent
+        .wait_entry(
+            &rig,
+            &uid,
+            |e| matches!(&e.action, Action::Hold { reason } if *reason == told),
+        )
+        .await;
     let end = suspend(1).await;
     let away = rig.restart_after(async |_, _| {
         while Timestamp::now() <= end {
@@ -205,18 +263,23 @@ async fn set(rig: &Rig, name: &str, path: &str, depends_on: serde_json::Value) {
             "targetNamespace": name, "sourceRef": {"name": "infra"}, "path": path, "dependsOn": depends_on,
         }},
     });
-    rig.create("ServiceSet", ADMIN_NAMESPACE, name, json!({"spec": spec})).await;
+    rig.create("ServiceSet", ADMIN_NAMESPACE, name, json!({"spec": spec}))
+        .await;
 }
 
 async fn uid(rig: &Rig, name: &str) -> String {
-    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |service| !service.is_null()).await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |service| !service.is_null())
+        .await;
     service["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
 /// The agent applies what it is told of a service, and says that it is healthy.
 async fn obey(rig: &Rig, agent: &mut Agent, uid: &str) {
     let (_, entry) = agent.wait_entry(rig, uid, |entry| applied(entry).is_some()).await;
-    agent.say(rig, uid, said(&entry, Outcome::Applied, &[("x", Health::Current)])).await;
+    agent
+        .say(rig, uid, said(&entry, Outcome::Applied, &[("x", Health::Current)]))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,7 +293,13 @@ async fn sets_wait_for_sets_on_their_own_cluster_or_on_all() {
     let (mut east, mut west) = (Agent::join(&rig, "east").await, Agent::join(&rig, "west").await);
     set(&rig, "db", "apps/db", json!([])).await;
     set(&rig, "web", "apps/web", json!([{"kind": "ServiceSet", "name": "db"}])).await;
-    set(&rig, "report", "apps/web", json!([{"kind": "ServiceSet", "name": "db", "clusters": "All"}])).await;
+    set(
+        &rig,
+        "report",
+        "apps/web",
+        json!([{"kind": "ServiceSet", "name": "db", "clusters": "All"}]),
+    )
+    .await;
     let (web_east, web_west) = (uid(&rig, "web-east").await, uid(&rig, "web-west").await);
     let (db_east, db_west) = (uid(&rig, "db-east").await, uid(&rig, "db-west").await);
     until_waiting(&rig, "web-east", "waits for service db-east, which is not healthy").await;
@@ -248,7 +317,10 @@ async fn sets_wait_for_sets_on_their_own_cluster_or_on_all() {
     rig.wait_until("the report is let go", async || {
         west.poll(&rig, None).await;
         let state = east.desired(&rig).await;
-        state.entries.iter().any(|entry| entry.service.uid == report && applied(entry).is_some())
+        state
+            .entries
+            .iter()
+            .any(|entry| entry.service.uid == report && applied(entry).is_some())
     })
     .await;
 }
@@ -289,7 +361,10 @@ async fn an_expression_says_when_a_set_that_is_waited_for_is_ready() {
     set(&rig, "web", "apps/web", on).await;
     let web = uid(&rig, "web-east").await;
     until_waiting(&rig, "web-east", "ServiceSet db").await;
-    rig.edit("ServiceSet", ADMIN_NAMESPACE, "db", |set| set["metadata"]["labels"]["migrated"] = "yes".into()).await;
+    rig.edit("ServiceSet", ADMIN_NAMESPACE, "db", |set| {
+        set["metadata"]["labels"]["migrated"] = "yes".into()
+    })
+    .await;
     // It is not healthy, and need not be.
     agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
 }
@@ -299,7 +374,13 @@ async fn a_cycle_of_sets_is_refused_with_the_cycle() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    set(&rig, "db", "apps/db", json!([{"kind": "ServiceSet", "name": "web", "clusters": "All"}])).await;
+    set(
+        &rig,
+        "db",
+        "apps/db",
+        json!([{"kind": "ServiceSet", "name": "web", "clusters": "All"}]),
+    )
+    .await;
     let web = json!({
         "clusterSelector": {},
         "template": {"spec": {
@@ -308,6 +389,11 @@ async fn a_cycle_of_sets_is_refused_with_the_cycle() {
         }},
     });
     let spec = serde_json::from_value(web).unwrap();
-    let refused = check_set_dependencies(&rig.store, &Name::new(ADMIN_NAMESPACE, "web"), &spec).await.unwrap_err();
-    assert_eq!(refused.to_string(), "it depends on itself: ServiceSet/web → ServiceSet/db → ServiceSet/web");
+    let refused = check_set_dependencies(&rig.store, &Name::new(ADMIN_NAMESPACE, "web"), &spec)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "it depends on itself: ServiceSet/web → ServiceSet/db → ServiceSet/web"
+    );
 }

@@ -32,7 +32,10 @@ struct Answer {
 async fn deliver(rig: &Rig, request: Request<Bytes>) -> Answer {
     let (parts, body) = rig.send(request.map(Body::from)).await.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer { code: parts.status, text: String::from_utf8(body.to_vec()).unwrap() }
+    Answer {
+        code: parts.status,
+        text: String::from_utf8(body.to_vec()).unwrap(),
+    }
 }
 
 fn token(value: &str) -> Value {
@@ -43,12 +46,17 @@ fn token(value: &str) -> Value {
 async fn receiver(rig: &Rig, name: &str, host: Host, value: &str, resources: Value) -> String {
     rig.create("Secret", ADMIN_NAMESPACE, name, token(value)).await;
     let spec = json!({"type": host.receiver_type(), "resources": resources, "secretRef": {"name": name}});
-    rig.create("Receiver", ADMIN_NAMESPACE, name, json!({"spec": spec})).await;
+    rig.create("Receiver", ADMIN_NAMESPACE, name, json!({"spec": spec}))
+        .await;
     path_of(rig, name).await
 }
 
 async fn path_of(rig: &Rig, name: &str) -> String {
-    let made = rig.wait_for("Receiver", ADMIN_NAMESPACE, name, |r| condition(r, "Ready") == "True/Served").await;
+    let made = rig
+        .wait_for("Receiver", ADMIN_NAMESPACE, name, |r| {
+            condition(r, "Ready") == "True/Served"
+        })
+        .await;
     made["status"]["webhookPath"].as_str().unwrap().to_owned()
 }
 
@@ -61,7 +69,10 @@ async fn following_with(tune: fn(&mut Replica)) -> (GitServer, Repository, Rig) 
     let (server, git) = repository().await;
     let rig = Rig::start_tuned(tune).await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        condition(s, "Ready") == "True/Fetched"
+    })
+    .await;
     (server, git, rig)
 }
 
@@ -73,12 +84,18 @@ fn commit(git: &Repository) -> (String, String) {
 
 async fn wait_served(rig: &Rig, commit: &str) -> Value {
     let revision = format!("main@sha1:{commit}");
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["revision"] == revision.as_str()).await
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| {
+        s["status"]["revision"] == revision.as_str()
+    })
+    .await
 }
 
 /// Until all deliveries are acted upon, and nothing is asked because of them any more.
 async fn until_asked(rig: &Rig) {
-    rig.wait_until("all of them are acted upon", async || rig.replica.queues.inboxes.waiting().is_empty()).await;
+    rig.wait_until("all of them are acted upon", async || {
+        rig.replica.queues.inboxes.waiting().is_empty()
+    })
+    .await;
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     let uid = source["metadata"]["uid"].as_str().unwrap();
     let is_asked = || {
@@ -107,18 +124,33 @@ async fn a_push_of_each_host_is_fetched_at_once() {
         let name = format!("hook-{n}");
         let path = receiver(&rig, &name, host, value, json!([{"name": "infra"}])).await;
         let (before, after) = commit(&git);
-        let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
+        let push = Push {
+            url: &url,
+            branch: "main",
+            before: &before,
+            after: &after,
+            size: 500,
+        };
         let answer = deliver(&rig, sender.push(&path, push)).await;
         assert_eq!(answer.code, StatusCode::ACCEPTED, "{host:?}: {}", answer.text);
         wait_served(&rig, &after).await;
-        let told =
-            rig.wait_for("Receiver", ADMIN_NAMESPACE, &name, |r| condition(r, "Delivered") == "True/Taken").await;
+        let told = rig
+            .wait_for("Receiver", ADMIN_NAMESPACE, &name, |r| {
+                condition(r, "Delivered") == "True/Taken"
+            })
+            .await;
         assert!(told["status"]["lastDeliveryTime"].is_string() && told["status"]["lastRefusalTime"].is_null());
     }
     // One that is larger than what is kept of it says the same in its beginning.
     let path = path_of(&rig, "hook-0").await;
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 1 << 20 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 1 << 20,
+    };
     let answer = deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&path, push)).await;
     assert_eq!(answer.code, StatusCode::ACCEPTED, "{}", answer.text);
     wait_served(&rig, &after).await;
@@ -130,7 +162,13 @@ async fn what_is_not_signed_right_is_refused_in_the_same_words_wherever_it_is_se
     let url = server.url("infra.git");
     let path = receiver(&rig, "hook", Host::GitHub, TOKEN, json!([{"name": "infra"}])).await;
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 500,
+    };
     let asked = server.counts();
     let stranger = Sender::new(Host::GitHub, "another token of some length");
     let unsigned = |path: &str| {
@@ -139,9 +177,10 @@ async fn what_is_not_signed_right_is_refused_in_the_same_words_wherever_it_is_se
         request
     };
     let none = format!("/hook/{}", "0".repeat(64));
-    for request in
-        [|s: &Sender, p: &str, push| s.push(p, push), |s: &Sender, p: &str, _| s.request(p, "push", b"no json")]
-    {
+    for request in [
+        |s: &Sender, p: &str, push| s.push(p, push),
+        |s: &Sender, p: &str, _| s.request(p, "push", b"no json"),
+    ] {
         let (known, unknown) = (
             deliver(&rig, request(&stranger, &path, push)).await,
             deliver(&rig, request(&stranger, &none, push)).await,
@@ -149,7 +188,10 @@ async fn what_is_not_signed_right_is_refused_in_the_same_words_wherever_it_is_se
         assert_eq!((known.code, &known.text), (unknown.code, &unknown.text));
         assert_eq!(known.code, StatusCode::FORBIDDEN);
     }
-    let (known, unknown) = (deliver(&rig, unsigned(&path)).await, deliver(&rig, unsigned(&none)).await);
+    let (known, unknown) = (
+        deliver(&rig, unsigned(&path)).await,
+        deliver(&rig, unsigned(&none)).await,
+    );
     assert_eq!((known.code, &known.text), (unknown.code, &unknown.text));
     // The right token in another host's header.
     let other = deliver(&rig, Sender::new(Host::GitLab, TOKEN).push(&path, push)).await;
@@ -165,7 +207,10 @@ async fn what_is_not_signed_right_is_refused_in_the_same_words_wherever_it_is_se
         said.contains("was refused: its X-Hub-Signature-256") || said.contains("it has no X-Hub-Signature-256"),
         "{said}"
     );
-    assert!(said.contains("Secret hook") && told["status"]["lastRefusalTime"].is_string(), "{told:#}");
+    assert!(
+        said.contains("Secret hook") && told["status"]["lastRefusalTime"].is_string(),
+        "{told:#}"
+    );
     assert_eq!(server.counts(), asked, "nobody was asked");
     assert!(!told.to_string().contains(TOKEN));
 }
@@ -180,23 +225,65 @@ async fn what_is_signed_and_not_for_a_receiver_is_taken_and_told() {
     let check = async |request: Request<Bytes>, code: StatusCode, expected: &str| {
         let answer = deliver(&rig, request).await;
         assert_eq!(answer.code, code, "{}", answer.text);
-        rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| condition(r, "Delivered") == expected).await
+        rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| {
+            condition(r, "Delivered") == expected
+        })
+        .await
     };
-    check(sender.request(&path, "ping", b"{\"zen\": \"\"}"), StatusCode::OK, "True/EventIgnored").await;
-    let push = Push { url: &url, branch: "topic", before: ZERO, after: ZERO, size: 10 };
+    check(
+        sender.request(&path, "ping", b"{\"zen\": \"\"}"),
+        StatusCode::OK,
+        "True/EventIgnored",
+    )
+    .await;
+    let push = Push {
+        url: &url,
+        branch: "topic",
+        before: ZERO,
+        after: ZERO,
+        size: 10,
+    };
     check(sender.push(&path, push), StatusCode::ACCEPTED, "True/Taken").await;
-    let elsewhere = Push { url: "https://git.example.com/team/other.git", branch: "main", ..push };
-    let told = check(sender.push(&path, elsewhere), StatusCode::ACCEPTED, "False/RepositoryUnknown").await;
-    assert!(message(&told, "Delivered").contains("git.example.com/team/other"), "{told:#}");
-    check(sender.request(&path, "push", b"[1]"), StatusCode::BAD_REQUEST, "False/PayloadUnreadable").await;
+    let elsewhere = Push {
+        url: "https://git.example.com/team/other.git",
+        branch: "main",
+        ..push
+    };
+    let told = check(
+        sender.push(&path, elsewhere),
+        StatusCode::ACCEPTED,
+        "False/RepositoryUnknown",
+    )
+    .await;
+    assert!(
+        message(&told, "Delivered").contains("git.example.com/team/other"),
+        "{told:#}"
+    );
+    check(
+        sender.request(&path, "push", b"[1]"),
+        StatusCode::BAD_REQUEST,
+        "False/PayloadUnreadable",
+    )
+    .await;
     let giant = deliver(&rig, sender.request(&path, "push", &vec![b' '; 26 << 20])).await;
     assert_eq!(giant.code, StatusCode::PAYLOAD_TOO_LARGE);
     let nobodys = format!("/hook/{}", "0".repeat(64));
-    assert_eq!(deliver(&rig, sender.request(&nobodys, "push", &vec![b' '; 26 << 20])).await.text, giant.text);
+    assert_eq!(
+        deliver(&rig, sender.request(&nobodys, "push", &vec![b' '; 26 << 20]))
+            .await
+            .text,
+        giant.text
+    );
 
     let main = Push { branch: "main", ..push };
-    rig.edit("Receiver", ADMIN_NAMESPACE, "hook", |r| r["spec"]["suspend"] = true.into()).await;
-    rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| condition(r, "Ready") == "Unknown/Suspended").await;
+    rig.edit("Receiver", ADMIN_NAMESPACE, "hook", |r| {
+        r["spec"]["suspend"] = true.into()
+    })
+    .await;
+    rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| {
+        condition(r, "Ready") == "Unknown/Suspended"
+    })
+    .await;
     assert_eq!(deliver(&rig, sender.push(&path, main)).await.code, StatusCode::OK);
     assert_eq!(server.counts(), asked, "nobody was asked");
 }
@@ -206,31 +293,68 @@ async fn a_receivers_path_is_its_tokens() {
     let (server, git, rig) = following().await;
     let url = server.url("infra.git");
     let spec = json!({"type": "github", "resources": [{"name": "infra"}], "secretRef": {"name": "hook"}});
-    rig.create("Receiver", ADMIN_NAMESPACE, "hook", json!({"spec": spec})).await;
+    rig.create("Receiver", ADMIN_NAMESPACE, "hook", json!({"spec": spec}))
+        .await;
     let stalled = async |reason: &str| {
         let expected = format!("True/{reason}");
-        rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| condition(r, "Stalled") == expected).await
+        rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", |r| {
+            condition(r, "Stalled") == expected
+        })
+        .await
     };
     stalled("SecretNotFound").await;
     rig.create("Secret", ADMIN_NAMESPACE, "hook", token("short")).await;
     let told = stalled("TokenInvalid").await;
     assert!(message(&told, "Ready").contains("at least 16 are needed") && told["status"]["webhookPath"].is_null());
-    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| s["data"] = json!({"key": "eA=="})).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| {
+        s["data"] = json!({"key": "eA=="})
+    })
+    .await;
     stalled("TokenMissing").await;
-    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| s["data"] = token(TOKEN)["data"].clone()).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| {
+        s["data"] = token(TOKEN)["data"].clone()
+    })
+    .await;
     let path = path_of(&rig, "hook").await;
-    assert!(path.starts_with("/hook/") && path.len() == "/hook/".len() + 64, "{path}");
+    assert!(
+        path.starts_with("/hook/") && path.len() == "/hook/".len() + 64,
+        "{path}"
+    );
 
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 10 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 10,
+    };
     let next = "fedcba9876543210fedcba9876543210";
-    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| s["data"] = token(next)["data"].clone()).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "hook", |s| {
+        s["data"] = token(next)["data"].clone()
+    })
+    .await;
     let moved = |r: &Value| r["status"]["webhookPath"].as_str().is_some_and(|new| new != path);
     let told = rig.wait_for("Receiver", ADMIN_NAMESPACE, "hook", moved).await;
     let new = told["status"]["webhookPath"].as_str().unwrap().to_owned();
-    assert_eq!(deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&path, push)).await.code, StatusCode::FORBIDDEN);
-    assert_eq!(deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&new, push)).await.code, StatusCode::FORBIDDEN);
-    assert_eq!(deliver(&rig, Sender::new(Host::GitHub, next).push(&new, push)).await.code, StatusCode::ACCEPTED);
+    assert_eq!(
+        deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&path, push))
+            .await
+            .code,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&new, push))
+            .await
+            .code,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        deliver(&rig, Sender::new(Host::GitHub, next).push(&new, push))
+            .await
+            .code,
+        StatusCode::ACCEPTED
+    );
     wait_served(&rig, &after).await;
 
     // The same after a restart, before which nobody is told that there is no such receiver.
@@ -243,7 +367,10 @@ async fn a_receivers_path_is_its_tokens() {
     .await;
     rig.delete("Receiver", ADMIN_NAMESPACE, "hook").await;
     rig.wait_until("it is gone", async || {
-        deliver(&rig, Sender::new(Host::GitHub, next).push(&new, push)).await.code == StatusCode::FORBIDDEN
+        deliver(&rig, Sender::new(Host::GitHub, next).push(&new, push))
+            .await
+            .code
+            == StatusCode::FORBIDDEN
     })
     .await;
 }
@@ -256,7 +383,13 @@ async fn a_flood_of_deliveries_causes_at_most_two_checks_and_one_fetch() {
     let url = server.url("infra.git");
     let path = receiver(&rig, "hook", Host::GitHub, TOKEN, json!([{"name": "infra"}])).await;
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 500,
+    };
     let request = Sender::new(Host::GitHub, TOKEN).push(&path, push);
     let asked = server.counts();
     let sent = futures::future::join_all((0..MANY).map(|_| deliver(&rig, request.clone())));
@@ -266,10 +399,21 @@ async fn a_flood_of_deliveries_causes_at_most_two_checks_and_one_fetch() {
     until_asked(&rig).await;
     let counts = server.counts();
     assert_eq!(counts.fetches - asked.fetches, 1, "{counts:?}");
-    assert!(counts.ls_refs - asked.ls_refs <= 2, "{} questions", counts.ls_refs - asked.ls_refs);
+    assert!(
+        counts.ls_refs - asked.ls_refs <= 2,
+        "{} questions",
+        counts.ls_refs - asked.ls_refs
+    );
 
     // Replayed in any order, with what was pushed before and after it: nothing is fetched, and it stays what it is.
-    let old = Sender::new(Host::GitHub, TOKEN).push(&path, Push { before: ZERO, after: &before, ..push });
+    let old = Sender::new(Host::GitHub, TOKEN).push(
+        &path,
+        Push {
+            before: ZERO,
+            after: &before,
+            ..push
+        },
+    );
     for n in 0..100 {
         let request = if n % 2 == 0 { old.clone() } else { request.clone() };
         assert_eq!(deliver(&rig, request).await.code, StatusCode::ACCEPTED);
@@ -277,7 +421,11 @@ async fn a_flood_of_deliveries_causes_at_most_two_checks_and_one_fetch() {
     until_asked(&rig).await;
     let replayed = server.counts();
     assert_eq!(replayed.fetches, counts.fetches);
-    assert!(replayed.ls_refs - counts.ls_refs <= 2, "{} questions", replayed.ls_refs - counts.ls_refs);
+    assert!(
+        replayed.ls_refs - counts.ls_refs <= 2,
+        "{} questions",
+        replayed.ls_refs - counts.ls_refs
+    );
     wait_served(&rig, &after).await;
 }
 
@@ -312,13 +460,27 @@ async fn slow_bodies_hold_up_nobody_and_end() {
         }
     });
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
-    assert_eq!(deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&path, push)).await.code, StatusCode::ACCEPTED);
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 500,
+    };
+    assert_eq!(
+        deliver(&rig, Sender::new(Host::GitHub, TOKEN).push(&path, push))
+            .await
+            .code,
+        StatusCode::ACCEPTED
+    );
     wait_served(&rig, &after).await;
     let mut answered = 0;
     for mut stream in dripping.await.unwrap() {
         let mut answer = vec![0; 4096];
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap_or(0);
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer))
+            .await
+            .unwrap()
+            .unwrap_or(0);
         answered += usize::from(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 408 "));
     }
     assert_eq!(answered, SLOW);
@@ -331,7 +493,13 @@ async fn a_source_is_asked_less_often_while_deliveries_are_proven_to_arrive() {
     let path = receiver(&rig, "hook", Host::GitHub, TOKEN, json!([{"name": "infra"}])).await;
     let sender = Sender::new(Host::GitHub, TOKEN);
     let (before, after) = commit(&git);
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 500,
+    };
     let said = |source: &Value| message(source, "Ready");
     let is_stretched =
         |source: &Value| said(source).ends_with("; webhooks announce pushes, so it is fetched only every 50m");
@@ -342,16 +510,35 @@ async fn a_source_is_asked_less_often_while_deliveries_are_proven_to_arrive() {
     // A check that finds what nobody announced.
     let (_, quiet) = commit(&git);
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    assert_eq!(said(&wait_served(&rig, &quiet).await), format!("serves main@sha1:{quiet}"));
+    assert_eq!(
+        said(&wait_served(&rig, &quiet).await),
+        format!("serves main@sha1:{quiet}")
+    );
     assert_eq!(rig.replica.memory.checks.announced.proven(), 0);
     // Its delivery was only a little late.
-    deliver(&rig, sender.push(&path, Push { before: &after, after: &quiet, ..push })).await;
-    rig.wait_until("that is seen", async || rig.replica.memory.checks.announced.proven() == 1).await;
+    deliver(
+        &rig,
+        sender.push(
+            &path,
+            Push {
+                before: &after,
+                after: &quiet,
+                ..push
+            },
+        ),
+    )
+    .await;
+    rig.wait_until("that is seen", async || {
+        rig.replica.memory.checks.announced.proven() == 1
+    })
+    .await;
 
     // A receiver that is gone announces nothing, and its sources are asked now.
     let asked = server.counts();
     rig.delete("Receiver", ADMIN_NAMESPACE, "hook").await;
-    rig.wait_until("it is asked", async || server.counts().ls_refs > asked.ls_refs).await;
-    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| !is_stretched(s)).await;
+    rig.wait_until("it is asked", async || server.counts().ls_refs > asked.ls_refs)
+        .await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| !is_stretched(s))
+        .await;
     assert_eq!(rig.replica.memory.checks.announced.proven(), 0);
 }

@@ -31,7 +31,9 @@ pub(super) fn helm<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Result<Reque
     let post_renderers = options.post_renderers.iter().map(|post| {
         let path = post.kustomize.path.as_ref().map(place).transpose()?;
         let (patches, images) = (&post.kustomize.patches[..], &post.kustomize.images[..]);
-        Ok(PostRenderer { kustomize: KustomizePostRenderer { path, patches, images } })
+        Ok(PostRenderer {
+            kustomize: KustomizePostRenderer { path, patches, images },
+        })
     });
     let helm = Helm {
         chart: text(&task.folder),
@@ -50,7 +52,10 @@ pub(super) fn helm<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Result<Reque
         lookup: options.lookup,
         post_renderers: post_renderers.collect::<Result<_, PathError>>()?,
     };
-    Ok(Request { helm: Some(helm), ..Request::default() })
+    Ok(Request {
+        helm: Some(helm),
+        ..Request::default()
+    })
 }
 
 pub(super) fn kustomize<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Request<'a> {
@@ -65,7 +70,10 @@ pub(super) fn kustomize<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Request
         capabilities: input.capabilities,
         namespace: input.release.namespace,
     };
-    Request { kustomize: Some(kustomize), ..Request::default() }
+    Request {
+        kustomize: Some(kustomize),
+        ..Request::default()
+    }
 }
 
 /// A path relative to the chart's folder, or with `/` relative to the root of the source.
@@ -88,12 +96,19 @@ mod tests {
     #[test]
     fn a_values_file_is_found_from_the_chart_or_from_the_root() {
         let folder = RelPath::parse("apps/web").unwrap();
-        let check =
-            |reference: &str| resolve(&folder, reference).map(|path| path.to_string()).map_err(|e| e.to_string());
+        let check = |reference: &str| {
+            resolve(&folder, reference)
+                .map(|path| path.to_string())
+                .map_err(|e| e.to_string())
+        };
         assert_eq!(check("values-prod.yaml").unwrap(), "apps/web/values-prod.yaml");
         assert_eq!(check("../values.yaml").unwrap(), "apps/values.yaml");
         assert_eq!(check("/shared/values.yaml").unwrap(), "shared/values.yaml");
-        assert!(check("../../../etc/passwd").unwrap_err().contains("leads out of the repository"));
+        assert!(
+            check("../../../etc/passwd")
+                .unwrap_err()
+                .contains("leads out of the repository")
+        );
         assert!(check("/../etc/passwd").is_err());
     }
 }

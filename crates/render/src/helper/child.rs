@@ -54,7 +54,10 @@ impl Child {
         if let Some(work) = &program.work {
             command.env("TMPDIR", work);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut process = command.spawn()?;
         let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
         let (Some(input), Some(output), Some(errors)) = pipes else {
@@ -63,7 +66,14 @@ impl Child {
         let words = Arc::default();
         let listener = tokio::spawn(listen(errors, Arc::clone(&words)));
         let output = BufReader::new(output);
-        Ok(Self { process, input, output, words, listener, confinement: Confinement::default() })
+        Ok(Self {
+            process,
+            input,
+            output,
+            words,
+            listener,
+            confinement: Confinement::default(),
+        })
     }
 
     pub fn id(&self) -> Option<u32> {
@@ -129,15 +139,24 @@ impl Child {
             let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
             String::from_utf8_lossy(&words).into_owned()
         };
-        let by_memory = ["out of memory", "cannot allocate memory", "stack overflow", "stack exceeds"]
-            .iter()
-            .any(|sign| words.contains(sign));
+        let by_memory = [
+            "out of memory",
+            "cannot allocate memory",
+            "stack overflow",
+            "stack exceeds",
+        ]
+        .iter()
+        .any(|sign| words.contains(sign));
         let by_time = status.is_some_and(|status| signal(status) == Some(rustix::process::Signal::XCPU.as_raw()));
         let words = match (status, first_line(&words)) {
             (Some(status), "") => status.to_string(),
             (_, first) => first.to_owned(),
         };
-        Broken { by_time, by_memory, words }
+        Broken {
+            by_time,
+            by_memory,
+            words,
+        }
     }
 }
 

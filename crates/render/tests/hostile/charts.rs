@@ -23,7 +23,11 @@ fn with(extra: &[(&str, &str)]) -> Job {
 pub fn loops() -> Vec<Case> {
     let time = "rendering took over";
     vec![
-        case("nested ranges", template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"), time),
+        case(
+            "nested ranges",
+            template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"),
+            time,
+        ),
         case(
             "includes that repeat",
             template(
@@ -43,9 +47,21 @@ pub fn loops() -> Vec<Case> {
             template("{{ range until 100000000 }}{{ derivePassword 1 \"maximum\" \"p\" \"u\" \"s\" }}{{ end }}"),
             "rendering",
         ),
-        case("keys", template("{{ range until 10000 }}{{ $x := genPrivateKey \"rsa\" }}{{ end }}"), time),
-        case("passwords", template("{{ range until 10000 }}{{ $x := bcrypt \"x\" }}{{ end }}"), time),
-        case("certificates", template("{{ range until 10000 }}{{ $x := genCA \"x\" 1 }}{{ end }}"), time),
+        case(
+            "keys",
+            template("{{ range until 10000 }}{{ $x := genPrivateKey \"rsa\" }}{{ end }}"),
+            time,
+        ),
+        case(
+            "passwords",
+            template("{{ range until 10000 }}{{ $x := bcrypt \"x\" }}{{ end }}"),
+            time,
+        ),
+        case(
+            "certificates",
+            template("{{ range until 10000 }}{{ $x := genCA \"x\" 1 }}{{ end }}"),
+            time,
+        ),
         case(
             "an include of itself",
             template("{{ define \"x\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}"),
@@ -66,7 +82,10 @@ pub fn loops() -> Vec<Case> {
         case("tpl of itself", template("{{ tpl .Values.t . }}"), None),
         case(
             "tpl of a value that names itself",
-            with(&[("values.yaml", "t: '{{ tpl .Values.t . }}'\n"), ("templates/b.yaml", "{{ tpl .Values.t . }}")]),
+            with(&[
+                ("values.yaml", "t: '{{ tpl .Values.t . }}'\n"),
+                ("templates/b.yaml", "{{ tpl .Values.t . }}"),
+            ]),
             "",
         ),
         case(
@@ -80,7 +99,10 @@ pub fn loops() -> Vec<Case> {
 pub fn memory() -> Vec<Case> {
     let big = [
         ("repeat", "{{ repeat 10000000000 \"x\" }}"),
-        ("repeat of repeat", "{{ $x := repeat 1000000 \"x\" }}{{ $y := repeat 1000000 $x }}"),
+        (
+            "repeat of repeat",
+            "{{ $x := repeat 1000000 \"x\" }}{{ $y := repeat 1000000 $x }}",
+        ),
         ("until", "{{ $x := until 1000000000 }}"),
         ("random text", "{{ randAlphaNum 1000000000 }}"),
         ("indent", "{{ indent 1000000000 \"x\" }}"),
@@ -89,11 +111,26 @@ pub fn memory() -> Vec<Case> {
             "many paddings",
             "{{ $s := \"\" }}{{ range until 4000 }}{{ $s = printf \"%s%0100000d\" $s 1 }}{{ end }}{{ $t := repeat 100 $s }}{{ $u := repeat 100 $t }}",
         ),
-        ("doubling", "{{ $s := \"xxxxxxxx\" }}{{ range until 64 }}{{ $s = printf \"%s%s\" $s $s }}{{ end }}"),
-        ("doubling lists", "{{ $l := list 1 2 }}{{ range until 64 }}{{ $l = concat $l $l }}{{ end }}"),
-        ("replacing", "{{ $s := repeat 100000 \"x\" }}{{ $t := $s | replace \"x\" $s }}"),
-        ("replacing by expressions", "{{ $s := repeat 100000 \"x\" }}{{ $t := regexReplaceAll \"x\" $s $s }}"),
-        ("splitting", "{{ $s := repeat 100000000 \"x,\" }}{{ $l := splitList \",\" $s }}"),
+        (
+            "doubling",
+            "{{ $s := \"xxxxxxxx\" }}{{ range until 64 }}{{ $s = printf \"%s%s\" $s $s }}{{ end }}",
+        ),
+        (
+            "doubling lists",
+            "{{ $l := list 1 2 }}{{ range until 64 }}{{ $l = concat $l $l }}{{ end }}",
+        ),
+        (
+            "replacing",
+            "{{ $s := repeat 100000 \"x\" }}{{ $t := $s | replace \"x\" $s }}",
+        ),
+        (
+            "replacing by expressions",
+            "{{ $s := repeat 100000 \"x\" }}{{ $t := regexReplaceAll \"x\" $s $s }}",
+        ),
+        (
+            "splitting",
+            "{{ $s := repeat 100000000 \"x,\" }}{{ $l := splitList \",\" $s }}",
+        ),
         (
             "a large dict",
             "{{ $d := dict }}{{ range until 100000000 }}{{ $_ := set $d (print .) (repeat 1000 \"x\") }}{{ end }}",
@@ -103,7 +140,10 @@ pub fn memory() -> Vec<Case> {
             "{{ $s := repeat 1000000 \"x\" }}{{ $l := list $s $s $s $s $s $s $s $s }}{{ range until 10 }}{{ $s = join $s $l }}{{ end }}",
         ),
     ];
-    let mut cases: Vec<Case> = big.into_iter().map(|(name, text)| case(name, template(text), "")).collect();
+    let mut cases: Vec<Case> = big
+        .into_iter()
+        .map(|(name, text)| case(name, template(text), ""))
+        .collect();
     let cyclic = "{{ $d := dict }}{{ $_ := set $d \"self\" $d }}";
     for (name, with) in [
         ("toJson", "toJson"),
@@ -141,7 +181,11 @@ pub fn output() -> Vec<Case> {
             template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ repeat 5000000 \"x\" }}}\n"),
             most,
         ),
-        case("a million documents", template("{{ range until 1000000 }}\n---\na: b{{ end }}"), ""),
+        case(
+            "a million documents",
+            template("{{ range until 1000000 }}\n---\na: b{{ end }}"),
+            "",
+        ),
         case(
             "20,000 objects",
             template("{{ range until 20000 }}\n---\napiVersion: v1\nkind: A\nmetadata: {name: n{{ . }}}{{ end }}"),
@@ -155,7 +199,11 @@ pub fn output() -> Vec<Case> {
             ),
             None,
         ),
-        case("not text", template("apiVersion: v1\nkind: A\nmetadata: {name: \"{{ b64dec \"//79\" }}\"}\n"), None),
+        case(
+            "not text",
+            template("apiVersion: v1\nkind: A\nmetadata: {name: \"{{ b64dec \"//79\" }}\"}\n"),
+            None,
+        ),
         case("no object", template("just text\n"), ""),
         case("a long message", template("{{ fail (repeat 10000000 \"x\") }}"), ""),
     ]
@@ -163,9 +211,17 @@ pub fn output() -> Vec<Case> {
 
 pub fn functions() -> Vec<Case> {
     vec![
-        case("getHostByName", template("{{ getHostByName \"example.com\" }}"), "rendering has no network"),
+        case(
+            "getHostByName",
+            template("{{ getHostByName \"example.com\" }}"),
+            "rendering has no network",
+        ),
         case("env", template("{{ env \"HOME\" }}"), "function \"env\" not defined"),
-        case("expandenv", template("{{ expandenv \"$HOME\" }}"), "function \"expandenv\" not defined"),
+        case(
+            "expandenv",
+            template("{{ expandenv \"$HOME\" }}"),
+            "function \"expandenv\" not defined",
+        ),
         case(
             "files of others",
             template(
@@ -211,7 +267,14 @@ fn packed(entries: &[(&str, &[u8])]) -> Vec<u8> {
     tar.resize(tar.len() + 1024, 0);
     let path = folder.path().join("c.tar");
     std::fs::write(&path, tar).unwrap();
-    assert!(std::process::Command::new("gzip").arg("-n").arg(&path).status().unwrap().success());
+    assert!(
+        std::process::Command::new("gzip")
+            .arg("-n")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
     std::fs::read(folder.path().join("c.tar.gz")).unwrap()
 }
 
@@ -229,16 +292,30 @@ pub fn archives() -> Vec<Case> {
     let many: Vec<String> = (0..100_000).map(|n| format!("c/templates/{n}.yaml")).collect();
     let mut many: Vec<(&str, &[u8])> = many.iter().map(|name| (name.as_str(), &b""[..])).collect();
     many.push(chart);
-    let nested = (0..6).fold(packed(&[chart]), |inner, _| packed(&[chart, ("c/charts/c-1.0.0.tgz", &inner)]));
+    let nested = (0..6).fold(packed(&[chart]), |inner, _| {
+        packed(&[chart, ("c/charts/c-1.0.0.tgz", &inner)])
+    });
     vec![
-        case("a name that leads out", with_packed(packed(&[chart, ("c/../../../etc/cron.d/x", b"x")])), "illegally"),
-        case("an absolute name", with_packed(packed(&[chart, ("c//etc/passwd", b"x")])), None),
+        case(
+            "a name that leads out",
+            with_packed(packed(&[chart, ("c/../../../etc/cron.d/x", b"x")])),
+            "illegally",
+        ),
+        case(
+            "an absolute name",
+            with_packed(packed(&[chart, ("c//etc/passwd", b"x")])),
+            None,
+        ),
         case("a drive", with_packed(packed(&[chart, ("c/c:/x", b"x")])), None),
         case("zeros", with_packed(packed(&[chart, ("c/zeros", &zeros)])), ""),
         case("100,000 files", with_packed(packed(&many)), None),
         case("archives in archives", with_packed(nested), None),
         case("no archive", with_packed(b"not gzip".to_vec()), ""),
-        case("an archive that is cut", with_packed(packed(&[chart])[..40].to_vec()), ""),
+        case(
+            "an archive that is cut",
+            with_packed(packed(&[chart])[..40].to_vec()),
+            "",
+        ),
         case("an empty archive", with_packed(packed(&[])), ""),
         case("no chart in it", with_packed(packed(&[("c/x", b"")])), ""),
     ]
@@ -246,7 +323,10 @@ pub fn archives() -> Vec<Case> {
 
 pub fn metadata() -> Vec<Case> {
     let chart = |text: &str| {
-        Job::of([("Chart.yaml", text), ("templates/a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")])
+        Job::of([
+            ("Chart.yaml", text),
+            ("templates/a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"),
+        ])
     };
     let depends = |repository: &str| {
         chart(&format!(
@@ -255,13 +335,33 @@ pub fn metadata() -> Vec<Case> {
     };
     vec![
         case("a dependency outside", depends("file:///etc"), "is absolute"),
-        case("a dependency far outside", depends("file://../../../../../etc"), "leads out of the repository"),
+        case(
+            "a dependency far outside",
+            depends("file://../../../../../etc"),
+            "leads out of the repository",
+        ),
         case("itself as dependency", depends("file://."), ""),
-        case("a remote dependency", depends("https://127.0.0.1:1/"), "dependency build"),
+        case(
+            "a remote dependency",
+            depends("https://127.0.0.1:1/"),
+            "dependency build",
+        ),
         case("no name", chart("apiVersion: v2\nversion: 1.0.0\n"), "name"),
-        case("a name that leads out", chart("apiVersion: v2\nname: ../../x\nversion: 1.0.0\n"), "name"),
-        case("a version that is none", chart("apiVersion: v2\nname: c\nversion: latest\n"), "version"),
-        case("an API version of tomorrow", chart("apiVersion: v9\nname: c\nversion: 1.0.0\n"), None),
+        case(
+            "a name that leads out",
+            chart("apiVersion: v2\nname: ../../x\nversion: 1.0.0\n"),
+            "name",
+        ),
+        case(
+            "a version that is none",
+            chart("apiVersion: v2\nname: c\nversion: latest\n"),
+            "version",
+        ),
+        case(
+            "an API version of tomorrow",
+            chart("apiVersion: v9\nname: c\nversion: 1.0.0\n"),
+            None,
+        ),
         case("not YAML", chart("{{{{"), ""),
         case("rules that ignore in circles", with(&[(".helmignore", "**\n")]), ""),
         case("long rules", with(&[(".helmignore", "[a-\n")]), ""),
@@ -272,7 +372,10 @@ pub fn metadata() -> Vec<Case> {
 async fn templates_that_never_end_end_with_an_error() {
     let _alone = super::others::ALONE.lock().await;
     // A low limit is enough: each of them reaches any limit.
-    let limits = Limits { cpu: Duration::from_secs(2), ..strict().limits };
+    let limits = Limits {
+        cpu: Duration::from_secs(2),
+        ..strict().limits
+    };
     run_all(&Bench::with(Program { limits, ..strict() }, ""), loops()).await;
 }
 
@@ -290,11 +393,19 @@ async fn the_processors_time_has_a_limit_of_its_own() {
     let _alone = super::others::ALONE.lock().await;
     // So long that even on a busy machine the time limit doesn't end it.
     let (limit, long) = (Duration::from_secs(2), Duration::from_secs(300));
-    let limits = Limits { time: long, cpu: limit, ..strict().limits };
+    let limits = Limits {
+        time: long,
+        cpu: limit,
+        ..strict().limits
+    };
     let bench = Bench::with(Program { limits, ..strict() }, "");
     for _ in 0..2 {
         let begun = Instant::now();
-        let said = bench.refuse(&template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")).await;
+        let said = bench
+            .refuse(&template(
+                "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}",
+            ))
+            .await;
         assert!(said.contains("rendering took over 2 s"), "{said}");
         assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
     }

@@ -32,7 +32,11 @@ pub struct Case {
 }
 
 pub fn case(name: impl Into<String>, job: Job, error: impl Into<Option<&'static str>>) -> Case {
-    Case { name: name.into(), job, error: error.into() }
+    Case {
+        name: name.into(),
+        job,
+        error: error.into(),
+    }
 }
 
 /// Runs the cases one after the other, so that each has the child for itself.
@@ -48,7 +52,12 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
             Ok(output) => (support::errors(&output), output.objects.len()),
             Err(refused) => (refused, 0),
         };
-        eprintln!("{name}: {:.2} s, {} MiB, {:.150}", took.as_secs_f64(), memory >> 20, said);
+        eprintln!(
+            "{name}: {:.2} s, {} MiB, {:.150}",
+            took.as_secs_f64(),
+            memory >> 20,
+            said
+        );
         if took > LONGEST {
             failures.push(format!("{name} took {took:?}"));
         }
@@ -63,7 +72,9 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
         }
     }
     // Afterwards a normal render works as before.
-    let plain = Job::new(support::charts::small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"));
+    let plain = Job::new(support::charts::small(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",
+    ));
     assert_eq!(support::values(bench.render(&plain).await).len(), 1);
     assert!(failures.is_empty(), "{failures:#?}");
 }
@@ -76,7 +87,10 @@ pub fn some(cases: Vec<Case>) -> Vec<Case> {
 #[tokio::test]
 async fn some_of_each_kind_end_with_an_error_or_harmlessly() {
     let _alone = others::ALONE.lock().await;
-    let limits = Limits { cpu: Duration::from_secs(1), ..strict().limits };
+    let limits = Limits {
+        cpu: Duration::from_secs(1),
+        ..strict().limits
+    };
     let bench = Bench::with(Program { limits, ..strict() }, "");
     let lists = [
         charts::loops(),

@@ -11,7 +11,9 @@ use super::support::{Bench, Job, charts::small, strict, values};
 pub static ALONE: Mutex<()> = Mutex::const_new(());
 
 fn plain(n: usize) -> Job {
-    Job::new(small(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: n{n}}}\n")))
+    Job::new(small(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: n{n}}}\n"
+    )))
 }
 
 async fn measure(bench: &Bench, from: usize) -> Duration {
@@ -29,7 +31,10 @@ async fn measure(bench: &Bench, from: usize) -> Duration {
 async fn services_beside_a_hostile_one_are_rendered_all_the_while() {
     let _alone = ALONE.lock().await;
     let bomb = ["/bin/sh", "-c", "b() { b | b & b; }; b"];
-    let bench = Bench::with(strict(), &json!({"plugins": [{"name": "bomb", "command": bomb}]}).to_string());
+    let bench = Bench::with(
+        strict(),
+        &json!({"plugins": [{"name": "bomb", "command": bomb}]}).to_string(),
+    );
     let quiet = measure(&bench, 0).await;
     let hostile = async {
         for template in [
@@ -52,5 +57,8 @@ async fn services_beside_a_hostile_one_are_rendered_all_the_while() {
     let ((), worst) = tokio::join!(hostile, others);
     eprintln!("p99 of others: {quiet:?} alone, {worst:?} beside hostile ones");
     // The others share two processors with the hostile render, and one of them had to start a child.
-    assert!(worst < (2 * quiet).max(Duration::from_secs(1)), "{quiet:?} became {worst:?}");
+    assert!(
+        worst < (2 * quiet).max(Duration::from_secs(1)),
+        "{quiet:?} became {worst:?}"
+    );
 }

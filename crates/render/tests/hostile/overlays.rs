@@ -15,11 +15,18 @@ pub fn overlays() -> Vec<Case> {
     let mut cases = vec![
         case(
             "a circle",
-            Job::of([("kustomization.yaml", "resources: [b]\n"), ("b/kustomization.yaml", "resources: [../]\n")]),
+            Job::of([
+                ("kustomization.yaml", "resources: [b]\n"),
+                ("b/kustomization.yaml", "resources: [../]\n"),
+            ]),
             "",
         ),
         case("itself", of("resources: [.]\n"), ""),
-        case("files of this machine", of("configMapGenerator: [{name: a, files: [/etc/passwd]}]\n"), ""),
+        case(
+            "files of this machine",
+            of("configMapGenerator: [{name: a, files: [/etc/passwd]}]\n"),
+            "",
+        ),
         case("resources of this machine", of("resources: [/etc]\n"), ""),
         case(
             "an executable",
@@ -44,7 +51,11 @@ pub fn overlays() -> Vec<Case> {
             ]),
             "",
         ),
-        case("a long prefix", of(&format!("resources: [a.yaml]\nnamePrefix: {}\n", "x".repeat(1 << 20))), ""),
+        case(
+            "a long prefix",
+            of(&format!("resources: [a.yaml]\nnamePrefix: {}\n", "x".repeat(1 << 20))),
+            "",
+        ),
         case(
             "an expression that backtracks",
             of(
@@ -79,7 +90,11 @@ pub fn overlays() -> Vec<Case> {
             of("helmGlobals: {chartHome: ../../../../etc}\nhelmCharts: [{name: c, releaseName: r}]\n"),
             "leads out of the repository",
         ),
-        case("a chart that is a flag", of("helmCharts: [{name: --post-renderer, releaseName: r}]\n"), "no chart"),
+        case(
+            "a chart that is a flag",
+            of("helmCharts: [{name: --post-renderer, releaseName: r}]\n"),
+            "no chart",
+        ),
         case(
             "1,000 generators",
             of(&format!(
@@ -92,11 +107,19 @@ pub fn overlays() -> Vec<Case> {
         ),
     ];
     for depth in [7, 12] {
-        let text =
-            format!("{OBJECT}data:\n{}", bomb(depth).lines().map(|line| format!("  {line}\n")).collect::<String>());
+        let text = format!(
+            "{OBJECT}data:\n{}",
+            bomb(depth)
+                .lines()
+                .map(|line| format!("  {line}\n"))
+                .collect::<String>()
+        );
         cases.push(case(
             format!("a resource, {depth} deep"),
-            Job::of([("kustomization.yaml", "resources: [a.yaml]\n"), ("a.yaml", text.as_str())]),
+            Job::of([
+                ("kustomization.yaml", "resources: [a.yaml]\n"),
+                ("a.yaml", text.as_str()),
+            ]),
             None,
         ));
         let own = format!("resources: [a.yaml]\n{}", bomb(depth));
@@ -108,7 +131,10 @@ pub fn overlays() -> Vec<Case> {
 
 /// Each of 24 folders includes the previous one twice, under other names.
 fn doubling() -> Job {
-    let mut all: Files = files([("d0/kustomization.yaml", "resources: [a.yaml]\n"), ("d0/a.yaml", OBJECT)]);
+    let mut all: Files = files([
+        ("d0/kustomization.yaml", "resources: [a.yaml]\n"),
+        ("d0/a.yaml", OBJECT),
+    ]);
     for n in 1..24 {
         let before = n - 1;
         for side in ["l", "r"] {
@@ -128,7 +154,10 @@ pub fn templates() -> Vec<Case> {
             .parameters(json!({"configuration": {"list": vec!["x"; 1000], "text": "x".repeat(1000)}}))
     };
     let all = [
-        ("loops", "{% for a in (1..100000) %}{% for b in (1..100000) %}{% endfor %}{% endfor %}"),
+        (
+            "loops",
+            "{% for a in (1..100000) %}{% for b in (1..100000) %}{% endfor %}{% endfor %}",
+        ),
         ("a long range", "{% for a in (1..100000000000) %}{% endfor %}"),
         (
             "output",
@@ -149,13 +178,18 @@ pub fn templates() -> Vec<Case> {
         ("no end", "{% for a in (1..3) %}"),
         ("deep", &"{% if true %}".repeat(20_000)),
         ("braces", &"{{".repeat(100_000)),
-        ("filters", &format!("{{{{ configuration.text {} }}}}", "| upcase ".repeat(20_000))),
+        (
+            "filters",
+            &format!("{{{{ configuration.text {} }}}}", "| upcase ".repeat(20_000)),
+        ),
         ("division", "{{ 1 | divided_by: 0 }}"),
         ("a wrong type", "{{ configuration.list | times: configuration.text }}"),
         ("a method", "{{ configuration.text.size.size.size }}"),
         ("files", "{% include '../../../etc/passwd' %}"),
     ];
-    all.into_iter().map(|(name, text)| case(format!("liquid: {name}"), of(text), "")).collect()
+    all.into_iter()
+        .map(|(name, text)| case(format!("liquid: {name}"), of(text), ""))
+        .collect()
 }
 
 pub fn patches() -> Vec<Case> {
@@ -185,7 +219,11 @@ pub fn patches() -> Vec<Case> {
             of(json!([{"target": {"name": "a"}, "patch": "- {op: replace, path: '', value: null}"}])),
             None,
         ),
-        case("another identity", of(json!([{"target": {"name": "a"}, "patch": "- {op: remove, path: /kind}"}])), ""),
+        case(
+            "another identity",
+            of(json!([{"target": {"name": "a"}, "patch": "- {op: remove, path: /kind}"}])),
+            "",
+        ),
         case(
             "a list position far out",
             of(

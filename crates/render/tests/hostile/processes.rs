@@ -24,8 +24,20 @@ fn confine(program: &Path, user: Option<&str>, script: &str) -> Output {
         None => command.arg("--no-new-privs"),
     };
     let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
-    command.args(["unshare", "--user", "--map-root-user", "/bin/sh", "-c", none, "sh"]).arg(program);
-    command.args(["confine", "--processes", "16", "--seconds", "5", "--", "/bin/sh", "-c", script]);
+    command
+        .args(["unshare", "--user", "--map-root-user", "/bin/sh", "-c", none, "sh"])
+        .arg(program);
+    command.args([
+        "confine",
+        "--processes",
+        "16",
+        "--seconds",
+        "5",
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ]);
     command.current_dir("/").output().unwrap()
 }
 
@@ -35,7 +47,10 @@ async fn as_root_a_plugin_is_another_user() {
     let script = "printf 'apiVersion: v1\\nkind: ConfigMap\\nmetadata: {name: seen}\\ndata:\\n'; \
                   echo \"  user: '$(id -u) $(id -g) $(id -G)'\"";
     let command = ["/bin/sh", "-c", script];
-    let bench = Bench::with(strict(), &json!({"plugins": [{"name": "p", "command": command}]}).to_string());
+    let bench = Bench::with(
+        strict(),
+        &json!({"plugins": [{"name": "p", "command": command}]}).to_string(),
+    );
     let job = Job::of([("a", "x")]).renderers(json!([{"type": "Plugin", "plugin": "p"}]));
     let seen = values(bench.render(&job).await).remove(0);
     let user = seen["data"]["user"].as_str().unwrap();
@@ -64,8 +79,15 @@ async fn what_nothing_limits_is_not_started() {
     let ran = confine(&program, None, "echo started");
     let said = String::from_utf8_lossy(&ran.stderr);
     if is_root() {
-        assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(122), &b""[..]), "{said}");
-        assert!(said.contains("nothing limits the number of this user's processes"), "{said}");
+        assert_eq!(
+            (ran.status.code(), ran.stdout.as_slice()),
+            (Some(122), &b""[..]),
+            "{said}"
+        );
+        assert!(
+            said.contains("nothing limits the number of this user's processes"),
+            "{said}"
+        );
     } else {
         assert_eq!(ran.stdout, b"started\n", "{said}");
     }

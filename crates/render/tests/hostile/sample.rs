@@ -33,14 +33,22 @@ impl Sample {
                 }
             }
         });
-        Self { bytes, processes, ended, thread }
+        Self {
+            bytes,
+            processes,
+            ended,
+            thread,
+        }
     }
 
     /// The largest number of bytes and of processes.
     pub fn end(self) -> (u64, u64) {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
-        (self.bytes.load(Ordering::Relaxed), self.processes.load(Ordering::Relaxed))
+        (
+            self.bytes.load(Ordering::Relaxed),
+            self.processes.load(Ordering::Relaxed),
+        )
     }
 }
 
@@ -48,13 +56,20 @@ impl Sample {
 fn descendants() -> (u64, u64) {
     let mut children: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        let Some((_, fields)) = stat.rsplit_once(") ") else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let Some((_, fields)) = stat.rsplit_once(") ") else {
+            continue;
+        };
         let fields: Vec<&str> = fields.split(' ').collect();
-        let (Some(Ok(parent)), Some(Ok(pages))) =
-            (fields.get(1).map(|f| f.parse()), fields.get(21).map(|f| f.parse::<u64>()))
-        else {
+        let (Some(Ok(parent)), Some(Ok(pages))) = (
+            fields.get(1).map(|f| f.parse()),
+            fields.get(21).map(|f| f.parse::<u64>()),
+        ) else {
             continue;
         };
         children.entry(parent).or_default().push((pid, pages * 4096));

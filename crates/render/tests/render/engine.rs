@@ -20,7 +20,10 @@ fn object(name: &str) -> String {
 }
 
 fn names(values: &[Value]) -> Vec<&str> {
-    values.iter().map(|value| value["metadata"]["name"].as_str().unwrap()).collect()
+    values
+        .iter()
+        .map(|value| value["metadata"]["name"].as_str().unwrap())
+        .collect()
 }
 
 fn several() -> Files {
@@ -31,7 +34,10 @@ fn several() -> Files {
     let (raw, based) = (object("raw"), object("based"));
     all.extend(files([
         ("app/raw.yaml", raw.as_str()),
-        ("app/overlay/kustomization.yaml", "resources: [../../base]\nnamePrefix: k-\n"),
+        (
+            "app/overlay/kustomization.yaml",
+            "resources: [../../base]\nnamePrefix: k-\n",
+        ),
         ("base/kustomization.yaml", "resources: [a.yaml]\n"),
         ("base/a.yaml", based.as_str()),
     ]));
@@ -46,7 +52,12 @@ async fn several_renderers_make_one_service_and_raw_manifests_leave_out_the_othe
     assert_eq!(names(&made), ["raw", "from-chart", "k-based"]);
     let twice = json!([{"path": "chart"}, {"path": "chart", "helm": {"releaseName": "other", "values": {"x": 1}}}]);
     // Objects that are exactly equal are included once.
-    assert_eq!(names(&values(bench.render(&Job::new(several()).at("app").renderers(twice)).await)), ["from-chart"]);
+    assert_eq!(
+        names(&values(
+            bench.render(&Job::new(several()).at("app").renderers(twice)).await
+        )),
+        ["from-chart"]
+    );
 }
 
 #[tokio::test]
@@ -66,12 +77,18 @@ async fn raw_manifests_are_what_the_options_and_sourceignore_leave() {
     assert_eq!(names(&values(render(json!({"include": ["setup/"]})).await)), ["b"]);
     let none = render(json!({"exclude": ["**"]})).await;
     let said = errors(&none);
-    assert!(none.objects.is_empty() && said.contains("app: has no manifests but a.yaml, setup/b.yaml"), "{said}");
+    assert!(
+        none.objects.is_empty() && said.contains("app: has no manifests but a.yaml, setup/b.yaml"),
+        "{said}"
+    );
     assert!(values(render(json!({"exclude": ["**"], "allowEmpty": true})).await).is_empty());
 
     let chart = Job::new(several()).at("app/chart").renderers(json!([{"raw": {}}]));
     let said = errors(&bench.render(&chart).await);
-    assert!(said.contains("app/chart: the renderer has options for raw manifests"), "{said}");
+    assert!(
+        said.contains("app/chart: the renderer has options for raw manifests"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -81,11 +98,21 @@ async fn one_renderer_that_fails_leaves_the_others_objects_and_says_so() {
     all.insert("app/chart/templates/b.yaml".to_owned(), b"{{ fail \"no\" }}".to_vec());
     let renderers = json!([{}, {"path": "chart"}, {"path": "missing"}, {"path": "overlay", "helm": {}}]);
     let output = bench.render(&Job::new(all).at("app").renderers(renderers)).await;
-    let made: Vec<_> = output.objects.iter().map(|object| object.object.name.as_str()).collect();
+    let made: Vec<_> = output
+        .objects
+        .iter()
+        .map(|object| object.object.name.as_str())
+        .collect();
     assert_eq!(made, ["raw", "k-based"]);
     let said = errors(&output);
-    assert!(said.contains("app/chart: ") && said.contains("app/missing: the bundle has no such folder"), "{said}");
-    assert!(said.contains("app/overlay: the renderer has options for Helm, and there is no Chart.yaml"), "{said}");
+    assert!(
+        said.contains("app/chart: ") && said.contains("app/missing: the bundle has no such folder"),
+        "{said}"
+    );
+    assert!(
+        said.contains("app/overlay: the renderer has options for Helm, and there is no Chart.yaml"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -103,7 +130,10 @@ async fn patches_go_over_everything_and_are_kustomizes() {
     let made = values(output);
     assert_eq!(names(&made), ["raw", "from-chart"]);
     for value in &made {
-        assert_eq!((&value["data"], &value["metadata"]["labels"]), (&json!({"b": "2"}), &json!({"patched": "yes"})));
+        assert_eq!(
+            (&value["data"], &value["metadata"]["labels"]),
+            (&json!({"b": "2"}), &json!({"patched": "yes"}))
+        );
     }
     for patch in [
         json!([{"patch": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nobody}\n"}]),
@@ -133,9 +163,18 @@ async fn a_patch_of_everything_reaches_each_object_and_one_of_namespaces_no_obje
     ]);
     let made = values(bench.render(&Job::of([("all.yaml", text)]).patches(patches)).await);
     assert_eq!(names(&made), ["a", "b", "c", "d", "e", "f"]);
-    let namespaces: Vec<Option<&str>> = made.iter().map(|value| value["metadata"]["namespace"].as_str()).collect();
-    assert_eq!(namespaces, [Some("web"), Some("web"), Some("web"), Some("web"), None, None]);
-    assert!(made.iter().all(|value| value["metadata"]["labels"]["team"] == "a"), "{made:?}");
+    let namespaces: Vec<Option<&str>> = made
+        .iter()
+        .map(|value| value["metadata"]["namespace"].as_str())
+        .collect();
+    assert_eq!(
+        namespaces,
+        [Some("web"), Some("web"), Some("web"), Some("web"), None, None]
+    );
+    assert!(
+        made.iter().all(|value| value["metadata"]["labels"]["team"] == "a"),
+        "{made:?}"
+    );
     assert_eq!(made[1]["metadata"]["labels"], json!({"team": "a", "x": "z"}));
 }
 
@@ -148,7 +187,10 @@ async fn raw_manifests_need_no_child_and_patches_of_them_do() {
     assert!(bench.helper().idle().is_empty());
     bench.engine.helper = None;
     let said = errors(&bench.render(&job.clone().patches(json!([{"patch": "{}"}]))).await);
-    assert_eq!(said, "a patch needs farwater-render, which is not installed beside this program");
+    assert_eq!(
+        said,
+        "a patch needs farwater-render, which is not installed beside this program"
+    );
     bench.engine.helper = Some(Helper::new(Program::new(vec!["/nowhere/farwater-render".to_owned()])));
     let said = errors(&bench.render(&job.patches(json!([{"patch": "{}"}]))).await);
     assert!(said.contains("start farwater-render"), "{said}");
@@ -159,7 +201,9 @@ async fn what_was_rendered_is_not_rendered_again_until_an_input_changes() {
     let mut bench = Bench::new();
     let folder = tempfile::tempdir().unwrap();
     bench.engine.cache = Cache::new(Some(folder.path().to_owned()), CacheLimits::default());
-    let job = Job::new(several()).at("app").renderers(json!([{}, {"path": "chart"}, {"path": "overlay"}]));
+    let job = Job::new(several())
+        .at("app")
+        .renderers(json!([{}, {"path": "chart"}, {"path": "overlay"}]));
     let first = bench.render(&job).await;
     assert!(!first.cached);
     let again = bench.render(&job).await;
@@ -170,23 +214,46 @@ async fn what_was_rendered_is_not_rendered_again_until_an_input_changes() {
     bench.engine.cache = Cache::new(Some(folder.path().to_owned()), CacheLimits::default());
     assert!(bench.render(&job).await.cached);
     let mut changed = job.clone();
-    changed.files.insert("app/chart/values.yaml".to_owned(), b"a: 1\n".to_vec());
-    let capabilities = Capabilities { kube_version: "v1.30.0".to_owned(), ..Capabilities::default() };
+    changed
+        .files
+        .insert("app/chart/values.yaml".to_owned(), b"a: 1\n".to_vec());
+    let capabilities = Capabilities {
+        kube_version: "v1.30.0".to_owned(),
+        ..Capabilities::default()
+    };
     let others = [
         changed,
         job.clone().patches(json!([{"target": {"name": "x"}, "patch": "[]"}])),
-        job.clone().renderers(json!([{}, {"path": "chart", "helm": {"values": {"a": 1}}}, {"path": "overlay"}])),
-        Job { name: "other".to_owned(), ..job.clone() },
-        Job { namespace: "other".to_owned(), ..job.clone() },
-        Job { is_upgrade: true, ..job.clone() },
-        Job { capabilities, ..job.clone() },
+        job.clone()
+            .renderers(json!([{}, {"path": "chart", "helm": {"values": {"a": 1}}}, {"path": "overlay"}])),
+        Job {
+            name: "other".to_owned(),
+            ..job.clone()
+        },
+        Job {
+            namespace: "other".to_owned(),
+            ..job.clone()
+        },
+        Job {
+            is_upgrade: true,
+            ..job.clone()
+        },
+        Job {
+            capabilities,
+            ..job.clone()
+        },
     ];
     for other in others {
         assert!(!bench.render(&other).await.cached, "{other:?}");
         assert!(bench.render(&other).await.cached, "{other:?}");
     }
     // No template sees these parameters, so they don't count.
-    assert!(bench.render(&job.clone().parameters(json!({"configuration": {"a": 1}}))).await.cached);
+    assert!(
+        bench
+            .render(&job.clone().parameters(json!({"configuration": {"a": 1}})))
+            .await
+            .cached
+    );
     let copy = folder.path().join("farwater-render");
     std::fs::copy(renderer(), &copy).unwrap();
     bench.engine.helper = Some(Helper::new(Program::new(vec![copy.to_str().unwrap().to_owned()])));
@@ -207,11 +274,18 @@ async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_secrets_stay
     }
     let text = object("{{ configuration.secret }}");
     let job = Job::of([("a.yaml.liquid", text.as_str())]).parameters(json!({"configuration": {"secret": "c4n4ry"}}));
-    let secret = Job { secret: true, ..job.clone() };
+    let secret = Job {
+        secret: true,
+        ..job.clone()
+    };
     values(bench.render(&secret).await);
     assert!(bench.render(&secret).await.cached);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    values(bench.render(&job.parameters(json!({"configuration": {"secret": "none"}}))).await);
+    values(
+        bench
+            .render(&job.parameters(json!({"configuration": {"secret": "none"}})))
+            .await,
+    );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -227,14 +301,24 @@ impl Asker for Cluster {
         &'a self,
         question: &'a Question,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<Option<Value>, Unanswered>> + Send + 'a>> {
-        let Question { api_version, kind, namespace, name } = question;
-        self.asked.lock().unwrap().push(format!("{api_version} {kind} {namespace} {name}"));
+        let Question {
+            api_version,
+            kind,
+            namespace,
+            name,
+        } = question;
+        self.asked
+            .lock()
+            .unwrap()
+            .push(format!("{api_version} {kind} {namespace} {name}"));
         let answer = match (self.refuses, name.as_str()) {
             (true, _) => Err(Unanswered("account web may not read Secrets".to_owned())),
-            (false, "there") => {
-                Ok(Some(json!({"metadata": {"name": "there"}, "spec": {"replicas": 1_000_000}, "data": {"p": "cw=="}})))
-            }
-            (false, "") => Ok(Some(json!({"items": [{"metadata": {"name": "one"}}, {"metadata": {"name": "two"}}]}))),
+            (false, "there") => Ok(Some(
+                json!({"metadata": {"name": "there"}, "spec": {"replicas": 1_000_000}, "data": {"p": "cw=="}}),
+            )),
+            (false, "") => Ok(Some(
+                json!({"items": [{"metadata": {"name": "one"}}, {"metadata": {"name": "two"}}]}),
+            )),
             (false, _) => Ok(None),
         };
         Box::pin(async move { answer })
@@ -248,21 +332,42 @@ async fn lookup_finds_nothing_unless_it_is_allowed_and_then_asks() {
     let job = Job::new(small(template));
     let cluster = Cluster::default();
     let made = values(bench.render_asking(&job, &cluster).await);
-    assert_eq!(made[0]["data"], json!({"one": "{}", "replicas": "none", "absent": "true", "all": null}));
+    assert_eq!(
+        made[0]["data"],
+        json!({"one": "{}", "replicas": "none", "absent": "true", "all": null})
+    );
     assert!(cluster.asked.lock().unwrap().is_empty());
 
     let allowed = job.renderers(json!([{"helm": {"lookup": true}}]));
     let made = values(bench.render_asking(&allowed, &cluster).await);
     assert_eq!(
-        (&made[0]["data"]["replicas"], &made[0]["data"]["absent"], &made[0]["data"]["all"]),
+        (
+            &made[0]["data"]["replicas"],
+            &made[0]["data"]["absent"],
+            &made[0]["data"]["all"]
+        ),
         (&json!("1000000"), &json!("true"), &json!("onetwo"))
     );
     let asked = cluster.asked.lock().unwrap().clone();
-    assert_eq!(asked, ["v1 Secret ns there", "v1 Secret ns there", "v1 Secret ns absent", "apps/v1 Deployment  "]);
+    assert_eq!(
+        asked,
+        [
+            "v1 Secret ns there",
+            "v1 Secret ns there",
+            "v1 Secret ns absent",
+            "apps/v1 Deployment  "
+        ]
+    );
 
-    let refusing = Cluster { refuses: true, ..Cluster::default() };
+    let refusing = Cluster {
+        refuses: true,
+        ..Cluster::default()
+    };
     let said = errors(&bench.render_asking(&allowed, &refusing).await);
-    assert!(said.contains("lookup of v1 Secret: account web may not read Secrets"), "{said}");
+    assert!(
+        said.contains("lookup of v1 Secret: account web may not read Secrets"),
+        "{said}"
+    );
     assert!(errors(&bench.render(&allowed).await).contains("there is no cluster to ask here"));
 }
 
@@ -272,18 +377,29 @@ fn is_running(pid: u32) -> bool {
 
 #[tokio::test]
 async fn the_child_is_kept_while_it_is_used_and_gone_when_it_is_not() {
-    let bench = Bench::with(Program { idle: Duration::from_millis(700), ..strict() }, "");
+    let bench = Bench::with(
+        Program {
+            idle: Duration::from_millis(700),
+            ..strict()
+        },
+        "",
+    );
     let job = |n: usize| Job::new(small(&object(&format!("n{n}"))));
     let mut children = Vec::new();
     for n in 0..4 {
         values(bench.render(&job(n)).await);
         children.push(bench.helper().idle());
     }
-    assert!(children.iter().all(|idle| *idle == children[0] && idle.len() == 1), "{children:?}");
+    assert!(
+        children.iter().all(|idle| *idle == children[0] && idle.len() == 1),
+        "{children:?}"
+    );
     let child = children[0][0];
-    wait_for("the child to be gone", Duration::from_secs(20), || async { Ok((!is_running(child)).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("the child to be gone", Duration::from_secs(20), || async {
+        Ok((!is_running(child)).then_some(()))
+    })
+    .await
+    .unwrap();
     assert!(bench.helper().idle().is_empty());
     values(bench.render(&job(9)).await);
 }
@@ -299,14 +415,19 @@ async fn a_child_that_is_killed_is_replaced() {
 }
 
 fn kill(pid: u32) {
-    let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status()
+        .unwrap();
     assert!(killed.success());
 }
 
 #[tokio::test]
 async fn a_render_that_nobody_waits_for_any_more_ends_its_child() {
     let bench = Bench::strict();
-    let endless = Job::new(small("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"));
+    let endless = Job::new(small(
+        "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}",
+    ));
     let stopped = tokio::time::timeout(Duration::from_millis(1500), bench.render(&endless)).await;
     assert!(stopped.is_err() && bench.helper().idle().is_empty());
     // The next renders have room.
@@ -330,7 +451,9 @@ fn niceness_of_children() -> Vec<i64> {
 #[tokio::test]
 async fn one_that_hangs_does_not_hold_up_the_others() {
     let bench = Bench::strict();
-    let hangs = Job::new(small("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"));
+    let hangs = Job::new(small(
+        "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}",
+    ));
     let begun = Instant::now();
     let done = AtomicUsize::new(0);
     let others = async {
@@ -349,7 +472,10 @@ async fn one_that_hangs_does_not_hold_up_the_others() {
     let (output, longest) = tokio::join!(bench.render(&hangs), others);
     let said = errors(&output);
     assert!(said.contains("rendering took over 10 s"), "{said}");
-    assert!(begun.elapsed() < Duration::from_secs(20) && longest < Duration::from_secs(5), "{longest:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20) && longest < Duration::from_secs(5),
+        "{longest:?}"
+    );
 }
 
 #[tokio::test]

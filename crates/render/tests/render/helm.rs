@@ -13,7 +13,10 @@ use super::support::{
 
 /// Moves the files into a folder.
 fn below(folder: &str, files: &Files) -> Files {
-    files.iter().map(|(path, content)| (format!("{folder}/{path}"), content.clone())).collect()
+    files
+        .iter()
+        .map(|(path, content)| (format!("{folder}/{path}"), content.clone()))
+        .collect()
 }
 
 /// Compares our objects with Helm's, for the chart at `chart`.
@@ -37,23 +40,48 @@ fn with(mut job: Job, helm: Value) -> Job {
 async fn a_chart_with_everything_is_rendered_as_by_helm() {
     let bench = Bench::new();
     check(&bench, &web(), &[]).await;
-    check(&bench, &with(web(), json!({"valuesFiles": ["values-prod.yaml"]})), &["-f", "web/values-prod.yaml"]).await;
+    check(
+        &bench,
+        &with(web(), json!({"valuesFiles": ["values-prod.yaml"]})),
+        &["-f", "web/values-prod.yaml"],
+    )
+    .await;
     let inline = json!({"replicas": 7, "sub": {"enabled": false}, "image": {"tag": "v3"}, "annotations": {"a/b": "c"}, "big": 12_345_678_901_u64, "removed": null});
     let arguments = ["-f", "web/values-prod.yaml", "-f", "inline.yaml"];
-    let mut job = with(web(), json!({"valuesFiles": ["/web/values-prod.yaml"], "values": inline}));
-    job.files.insert("inline.yaml".to_owned(), inline.to_string().into_bytes());
+    let mut job = with(
+        web(),
+        json!({"valuesFiles": ["/web/values-prod.yaml"], "values": inline}),
+    );
+    job.files
+        .insert("inline.yaml".to_owned(), inline.to_string().into_bytes());
     check(&bench, &job, &arguments).await;
-    check(&bench, &with(web(), json!({"values": {"tags": {"extra": false}}})), &["--set", "tags.extra=false"]).await;
+    check(
+        &bench,
+        &with(web(), json!({"values": {"tags": {"extra": false}}})),
+        &["--set", "tags.extra=false"],
+    )
+    .await;
     check(&bench, &with(web(), json!({"skipTests": true})), &["--skip-tests"]).await;
-    let upgrade = Job { is_upgrade: true, namespace: "prod".to_owned(), ..web() };
+    let upgrade = Job {
+        is_upgrade: true,
+        namespace: "prod".to_owned(),
+        ..web()
+    };
     check(&bench, &upgrade, &["--is-upgrade", "-n", "prod"]).await;
     let capabilities = Capabilities {
         kube_version: "v1.29.4-gke.123".to_owned(),
-        api_versions: vec!["monitoring.coreos.com/v1".to_owned(), "monitoring.coreos.com/v1/ServiceMonitor".to_owned()],
+        api_versions: vec![
+            "monitoring.coreos.com/v1".to_owned(),
+            "monitoring.coreos.com/v1/ServiceMonitor".to_owned(),
+        ],
         complete: false,
     };
-    let old =
-        ["--kube-version", "v1.29.4-gke.123", "-a", "monitoring.coreos.com/v1,monitoring.coreos.com/v1/ServiceMonitor"];
+    let old = [
+        "--kube-version",
+        "v1.29.4-gke.123",
+        "-a",
+        "monitoring.coreos.com/v1,monitoring.coreos.com/v1/ServiceMonitor",
+    ];
     check(&bench, &Job { capabilities, ..web() }, &old).await;
     let invalid = with(web(), json!({"values": {"replicas": 0}, "skipSchemaValidation": true}));
     check(&bench, &invalid, &["--set", "replicas=0", "--skip-schema-validation"]).await;
@@ -66,13 +94,18 @@ async fn the_last_newline_of_a_template_is_that_of_helm() {
     let map = |name: &str, text: &str| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  a: {text}")
     };
-    let trimmed =
-        format!("{{{{- if true }}}}\n{}{{{{- end -}}}}", map("trimmed", "|+\n    {{- \"x\\ny\" | nindent 4 }}\n"));
+    let trimmed = format!(
+        "{{{{- if true }}}}\n{}{{{{- end -}}}}",
+        map("trimmed", "|+\n    {{- \"x\\ny\" | nindent 4 }}\n")
+    );
     let chart = super::support::files([
         ("Chart.yaml", "apiVersion: v2\nname: a\nversion: 1.0.0\n"),
         ("templates/trimmed.yaml", &trimmed),
         ("templates/kept.yaml", &map("kept", "|+\n    x\n")),
-        ("templates/two.yaml", &format!("{}---\n{}", map("one", "|+\n    x\n\n"), map("two", "|\n    x"))),
+        (
+            "templates/two.yaml",
+            &format!("{}---\n{}", map("one", "|+\n    x\n\n"), map("two", "|\n    x")),
+        ),
         ("templates/stripped.yaml", &map("stripped", "|-\n    x\n")),
     ]);
     check(&bench, &Job::new(below("a", &chart)).at("a"), &[]).await;
@@ -81,8 +114,14 @@ async fn the_last_newline_of_a_template_is_that_of_helm() {
 #[tokio::test]
 async fn definitions_can_be_left_out() {
     let job = with(web(), json!({"skipCrds": true}));
-    let kinds: Vec<Value> = values(Bench::new().render(&job).await).iter().map(|value| value["kind"].clone()).collect();
-    assert!(!kinds.contains(&json!("CustomResourceDefinition")) && kinds.contains(&json!("Deployment")), "{kinds:?}");
+    let kinds: Vec<Value> = values(Bench::new().render(&job).await)
+        .iter()
+        .map(|value| value["kind"].clone())
+        .collect();
+    assert!(
+        !kinds.contains(&json!("CustomResourceDefinition")) && kinds.contains(&json!("Deployment")),
+        "{kinds:?}"
+    );
 }
 
 #[tokio::test]
@@ -90,8 +129,10 @@ async fn packed_and_local_dependencies_are_those_of_helm_dependency_build() {
     let bench = Bench::new();
     let parent = "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies:\n- {name: sub, version: 1.2.3, repository: file://../libs/sub}\n";
     let mut job = Job::new(below("libs/sub", &sub())).at("app");
-    job.files.insert("app/Chart.yaml".to_owned(), parent.as_bytes().to_vec());
-    job.files.insert("app/values.yaml".to_owned(), b"sub: {color: green}\n".to_vec());
+    job.files
+        .insert("app/Chart.yaml".to_owned(), parent.as_bytes().to_vec());
+    job.files
+        .insert("app/values.yaml".to_owned(), b"sub: {color: green}\n".to_vec());
     // The chart as it is in the repository, without charts/.
     let ours = values(bench.render(&job).await);
 
@@ -101,7 +142,11 @@ async fn packed_and_local_dependencies_are_those_of_helm_dependency_build() {
     let ran = run(&TOOLS.helm(), folder.path(), &build);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let vendored = read_folder(folder.path());
-    assert!(vendored.contains_key("app/charts/sub-1.2.3.tgz"), "{:?}", vendored.keys());
+    assert!(
+        vendored.contains_key("app/charts/sub-1.2.3.tgz"),
+        "{:?}",
+        vendored.keys()
+    );
     let ran = helm_template(&vendored, "app", &[]);
     assert_same(&ours, &objects(&ran.stdout), "file://");
     check(&bench, &Job { files: vendored, ..job }, &[]).await;
@@ -118,11 +163,17 @@ async fn charts_that_others_wrote_are_rendered_as_by_helm() {
     ] {
         let job = Job::new(below("chart", &read_folder(&others(chart)))).at("chart");
         check(&bench, &job, &[]).await;
-        let named = Job { namespace: "system".to_owned(), is_upgrade: true, ..job.clone() };
+        let named = Job {
+            namespace: "system".to_owned(),
+            is_upgrade: true,
+            ..job.clone()
+        };
         check(&bench, &named, &["-n", "system", "--is-upgrade"]).await;
         let values = json!({"replicaCount": 3, "replicas": 3, "nameOverride": "other", "serviceMonitor": {"enabled": true}, "metrics": {"enabled": true}, "podDisruptionBudget": {"enabled": true, "minAvailable": 1}, "provider": {"name": "google"}, "enablePrometheus": true, "topologyUpdater": {"enable": true}, "prometheus": {"enable": true}});
         let mut changed = with(job.clone(), json!({"values": values}));
-        changed.files.insert("inline.yaml".to_owned(), values.to_string().into_bytes());
+        changed
+            .files
+            .insert("inline.yaml".to_owned(), values.to_string().into_bytes());
         let ran = helm_template(&changed.files, "chart", &["-f", "inline.yaml"]);
         if ran.status.success() {
             assert_same(&values_of(&bench, &changed).await, &objects(&ran.stdout), chart);
@@ -156,19 +207,31 @@ async fn where_helm_fails_so_do_we_and_say_why() {
         (with(web(), json!({"releaseName": "rel", "values": {"sub": 5}})), "sub"),
         (
             Job {
-                capabilities: Capabilities { kube_version: "v1.19.0".to_owned(), ..Capabilities::default() },
+                capabilities: Capabilities {
+                    kube_version: "v1.19.0".to_owned(),
+                    ..Capabilities::default()
+                },
                 ..web()
             },
             "chart web requires Kubernetes >=1.20.0-0",
         ),
         (
             Job {
-                capabilities: Capabilities { kube_version: "latest".to_owned(), ..Capabilities::default() },
+                capabilities: Capabilities {
+                    kube_version: "latest".to_owned(),
+                    ..Capabilities::default()
+                },
                 ..web()
             },
             "Kubernetes version \"latest\"",
         ),
-        (Job { name: "Not_A_Name".to_owned(), ..web() }, "release name \"Not_A_Name\""),
+        (
+            Job {
+                name: "Not_A_Name".to_owned(),
+                ..web()
+            },
+            "release name \"Not_A_Name\"",
+        ),
     ];
     for (job, expected) in cases {
         let said = errors(&bench.render(&job).await);
@@ -193,7 +256,10 @@ async fn a_value_that_is_still_encrypted_is_an_error_wherever_it_comes_from() {
     const ENCRYPTED: &str = "ENC[AES256_GCM,data:Zm9v,iv:YQ==,tag:YQ==,type:str]";
     let bench = Bench::new();
     let template = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {n: '{{ .Values.replicas | int }}'}\n";
-    let chart = [("Chart.yaml", "apiVersion: v2\nname: web\nversion: 1.0.0\n"), ("templates/a.yaml", template)];
+    let chart = [
+        ("Chart.yaml", "apiVersion: v2\nname: web\nversion: 1.0.0\n"),
+        ("templates/a.yaml", template),
+    ];
     let file = format!("list: [{{replicas: '{ENCRYPTED}'}}]\n");
     let own = format!("replicas: '{ENCRYPTED}'\n");
     let overlay = "helmGlobals: {chartHome: charts}\n\
@@ -204,7 +270,10 @@ async fn a_value_that_is_still_encrypted_is_an_error_wherever_it_comes_from() {
     let overlaid = chart.map(|(name, text)| (inflated(name), text));
     let overlaid = overlaid.iter().map(|(name, text)| (name.as_str(), *text));
     for (job, place) in [
-        (with(job(&[("secret.yaml", &file)]), options), "value list.0.replicas of chart web"),
+        (
+            with(job(&[("secret.yaml", &file)]), options),
+            "value list.0.replicas of chart web",
+        ),
         (job(&[("values.yaml", &own)]), "value replicas of chart web"),
         (
             Job::of(overlaid.chain([("kustomization.yaml", overlay), ("secret.yaml", own.as_str())])),
@@ -212,7 +281,11 @@ async fn a_value_that_is_still_encrypted_is_an_error_wherever_it_comes_from() {
         ),
     ] {
         let output = bench.render(&job).await;
-        assert!(errors(&output).contains(&format!("{place} is still encrypted")), "{}", errors(&output));
+        assert!(
+            errors(&output).contains(&format!("{place} is still encrypted")),
+            "{}",
+            errors(&output)
+        );
         assert!(output.objects.is_empty());
     }
 }
@@ -223,22 +296,43 @@ async fn what_a_schema_refuses_is_told_without_the_value() {
     let property = |schema: Value, value: Value| {
         let schema = json!({"type": "object", "properties": {"given": schema}});
         let mut job = Job::new(small("")).renderers(json!([{"helm": {"values": {"given": value}}}]));
-        job.files.insert("values.schema.json".to_owned(), schema.to_string().into_bytes());
+        job.files
+            .insert("values.schema.json".to_owned(), schema.to_string().into_bytes());
         job
     };
     let bench = Bench::new();
     for (schema, value, expected) in [
-        (json!({"pattern": "^[a-c]+$"}), json!(SECRET), "at '/given': value does not match pattern '^[a-c]+$'"),
-        (json!({"minimum": 5_000_000}), json!(4_815_162), "at '/given': minimum: want 5e+06"),
+        (
+            json!({"pattern": "^[a-c]+$"}),
+            json!(SECRET),
+            "at '/given': value does not match pattern '^[a-c]+$'",
+        ),
+        (
+            json!({"minimum": 5_000_000}),
+            json!(4_815_162),
+            "at '/given': minimum: want 5e+06",
+        ),
         (json!({"maxLength": 3}), json!(SECRET), "at '/given': maxLength: want 3"),
-        (json!({"enum": ["a", "b"]}), json!(SECRET), "at '/given': value must be one of 'a', 'b'"),
-        (json!({"type": "integer"}), json!(SECRET), "at '/given': got string, want integer"),
+        (
+            json!({"enum": ["a", "b"]}),
+            json!(SECRET),
+            "at '/given': value must be one of 'a', 'b'",
+        ),
+        (
+            json!({"type": "integer"}),
+            json!(SECRET),
+            "at '/given': got string, want integer",
+        ),
         (
             json!({"anyOf": [{"type": "integer"}, {"items": {"pattern": "x{3}"}}]}),
             json!([SECRET]),
             "at '/given/0': value does not match pattern 'x{3}'",
         ),
-        (json!({"required": ["a"]}), json!({"b": SECRET}), "at '/given': missing property 'a'"),
+        (
+            json!({"required": ["a"]}),
+            json!({"b": SECRET}),
+            "at '/given': missing property 'a'",
+        ),
     ] {
         let job = property(schema, value);
         let said = errors(&bench.render(&job).await);
@@ -247,9 +341,15 @@ async fn what_a_schema_refuses_is_told_without_the_value() {
     }
     let mut job = with(web(), json!({"values": {"sub": {"color": SECRET}}}));
     let schema = json!({"properties": {"color": {"pattern": "^(green|blue)$"}}});
-    job.files.insert("web/charts/sub/values.schema.json".to_owned(), schema.to_string().into_bytes());
+    job.files.insert(
+        "web/charts/sub/values.schema.json".to_owned(),
+        schema.to_string().into_bytes(),
+    );
     let said = errors(&bench.render(&job).await);
-    assert!(said.contains("sub:\n- at '/color': value does not match pattern") && !said.contains(SECRET), "{said}");
+    assert!(
+        said.contains("sub:\n- at '/color': value does not match pattern") && !said.contains(SECRET),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -257,10 +357,16 @@ async fn helms_marks_stay_on_hooks_and_files_are_named_as_in_the_repository() {
     let output = Bench::new().render(&web()).await;
     let named = |name: &str| output.objects.iter().find(|object| object.object.name == name).unwrap();
     let hook = named("migrate");
-    assert_eq!(hook.value["metadata"]["annotations"]["helm.sh/hook"], "pre-install,pre-upgrade");
+    assert_eq!(
+        hook.value["metadata"]["annotations"]["helm.sh/hook"],
+        "pre-install,pre-upgrade"
+    );
     assert_eq!(hook.origin.file, path("web/templates/hooks.yaml"));
     assert_eq!(named("rel-sub").origin.file, path("web/charts/sub/templates/cm.yaml"));
-    assert_eq!(named("things.example.com").origin.to_string(), "web/crds/thing.yaml (document 1)");
+    assert_eq!(
+        named("things.example.com").origin.to_string(),
+        "web/crds/thing.yaml (document 1)"
+    );
 }
 
 #[tokio::test]
@@ -283,8 +389,14 @@ async fn a_cluster_has_the_versions_that_it_has() {
         api_versions: vec!["v1".to_owned(), "example.com/v1/Thing".to_owned()],
         complete: true,
     };
-    let job = Job { capabilities, ..Job::new(small(template)) };
-    assert_eq!(values(Bench::new().render(&job).await)[0]["data"], json!({"apps": "false", "own": "true"}));
+    let job = Job {
+        capabilities,
+        ..Job::new(small(template))
+    };
+    assert_eq!(
+        values(Bench::new().render(&job).await)[0]["data"],
+        json!({"apps": "false", "own": "true"})
+    );
 }
 
 #[test]

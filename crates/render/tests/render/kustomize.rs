@@ -94,8 +94,14 @@ fn overlays() -> Files {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata:\n  a: \"yes\"\n  b: 'on'\n  c: \"0644\"\n  d: '1e3'\n  e: ''\n  f: |\n    text\n",
         ),
         (".hidden/kustomization.yaml", "resources: [a+b.yaml]\n"),
-        (".hidden/a+b.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hidden}\n"),
-        ("outside/sub/kustomization.yaml", "configMapGenerator: [{name: a, files: [../shared.txt]}]\n"),
+        (
+            ".hidden/a+b.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hidden}\n",
+        ),
+        (
+            "outside/sub/kustomization.yaml",
+            "configMapGenerator: [{name: a, files: [../shared.txt]}]\n",
+        ),
         ("outside/shared.txt", "shared\n"),
     ])
 }
@@ -129,10 +135,23 @@ async fn options_are_what_kustomize_edit_would_write() {
     let text = String::from_utf8(stated["prod/kustomization.yaml"].clone()).unwrap();
     let edited = text
         .replace("namePrefix: p-", "namePrefix: q-\nnameSuffix: -x")
-        .replace("{name: nginx, newName: registry.example.com/nginx, newTag: '2.0'}", "{name: nginx, newTag: '3.0'}")
-        .replace("{name: busybox, digest: sha256:aaaa}", "{name: busybox, newName: alpine}");
-    stated.insert("prod/kustomization.yaml".to_owned(), text.replace("components: [../component]\n", "").into_bytes());
-    let ours = values(bench.render(&Job::new(stated.clone()).at("prod").renderers(options)).await);
+        .replace(
+            "{name: nginx, newName: registry.example.com/nginx, newTag: '2.0'}",
+            "{name: nginx, newTag: '3.0'}",
+        )
+        .replace(
+            "{name: busybox, digest: sha256:aaaa}",
+            "{name: busybox, newName: alpine}",
+        );
+    stated.insert(
+        "prod/kustomization.yaml".to_owned(),
+        text.replace("components: [../component]\n", "").into_bytes(),
+    );
+    let ours = values(
+        bench
+            .render(&Job::new(stated.clone()).at("prod").renderers(options))
+            .await,
+    );
     stated.insert("prod/kustomization.yaml".to_owned(), edited.into_bytes());
     let ran = kustomize_build(&stated, "prod", &[]);
     assert_same(&ours, &objects(&ran.stdout), &String::from_utf8_lossy(&ran.stderr));
@@ -143,7 +162,9 @@ fn kustomizations(files: &Files) -> Vec<String> {
     let names = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
     let folder = |path: &String| {
         let path = Path::new(path);
-        names.contains(&path.file_name()?.to_str()?).then(|| path.parent().unwrap().to_str().unwrap().to_owned())
+        names
+            .contains(&path.file_name()?.to_str()?)
+            .then(|| path.parent().unwrap().to_str().unwrap().to_owned())
     };
     files.keys().filter_map(folder).collect()
 }
@@ -152,7 +173,13 @@ fn kustomizations(files: &Files) -> Vec<String> {
 async fn overlays_that_others_wrote_are_built_as_by_kustomize() {
     let bench = Bench::new();
     let (mut same, mut refused) = (0, 0);
-    for project in ["external-dns", "metrics-server", "kueue", "node-feature-discovery", "gateway-api"] {
+    for project in [
+        "external-dns",
+        "metrics-server",
+        "kueue",
+        "node-feature-discovery",
+        "gateway-api",
+    ] {
         let all = read_folder(&others(project));
         for folder in kustomizations(&all) {
             let job = Job::new(all.clone()).at(&folder);
@@ -168,14 +195,19 @@ async fn overlays_that_others_wrote_are_built_as_by_kustomize() {
         }
     }
     // Components can't be built by themselves, and some kustomizations name files that were not copied.
-    assert!(same >= 30 && refused <= 25, "{same} were the same, {refused} were refused by both");
+    assert!(
+        same >= 30 && refused <= 25,
+        "{same} were the same, {refused} were refused by both"
+    );
 }
 
 #[tokio::test]
 async fn charts_are_inflated_as_by_kustomize() {
     let bench = Bench::new();
-    let mut all: Files =
-        everything().into_iter().map(|(path, content)| (format!("app/charts/web/{path}"), content)).collect();
+    let mut all: Files = everything()
+        .into_iter()
+        .map(|(path, content)| (format!("app/charts/web/{path}"), content))
+        .collect();
     all.extend(files([
         (
             "app/kustomization.yaml",
@@ -202,7 +234,10 @@ async fn charts_are_inflated_as_by_kustomize() {
         let text = String::from_utf8(all[&path].clone()).unwrap();
         // A byte order mark is valid only at the beginning.
         let text = text.trim_start_matches('\u{feff}');
-        all.insert(path, format!("{{{{- if ne .Release.Name \"two\" }}}}\n{text}\n{{{{- end }}}}\n").into_bytes());
+        all.insert(
+            path,
+            format!("{{{{- if ne .Release.Name \"two\" }}}}\n{text}\n{{{{- end }}}}\n").into_bytes(),
+        );
     }
     for folder in ["app", "overlay"] {
         check(&bench, &Job::new(all.clone()).at(folder), &[]).await;
@@ -230,12 +265,18 @@ async fn what_is_not_in_the_repository_is_named_with_what_to_do() {
         for field in ["resources", "components"] {
             let text = format!("{field}: ['{address}']\n");
             let said = errors(&bench.render(&Job::of([("kustomization.yaml", text.as_str())])).await);
-            assert!(said.contains(address) && said.contains("kustomize localize"), "{field} {address}: {said}");
+            assert!(
+                said.contains(address) && said.contains("kustomize localize"),
+                "{field} {address}: {said}"
+            );
         }
     }
     let nested = [
         ("kustomization.yaml", "resources: [base]\n"),
-        ("base/kustomization.yaml", "patches: [{path: https://example.com/p.yaml}]\n"),
+        (
+            "base/kustomization.yaml",
+            "patches: [{path: https://example.com/p.yaml}]\n",
+        ),
     ];
     assert!(
         errors(&bench.render(&Job::of(nested)).await)
@@ -243,7 +284,10 @@ async fn what_is_not_in_the_repository_is_named_with_what_to_do() {
     );
     let chart = "helmCharts: [{name: redis, releaseName: r, repo: https://charts.example.com, version: 1.0.0}]\n";
     let said = errors(&bench.render(&Job::of([("kustomization.yaml", chart)])).await);
-    assert!(said.contains("there is no chart at charts/redis-1.0.0/redis") && said.contains("helm pull"), "{said}");
+    assert!(
+        said.contains("there is no chart at charts/redis-1.0.0/redis") && said.contains("helm pull"),
+        "{said}"
+    );
     let unnamed = [
         ("kustomization.yaml", "helmCharts: [{name: c}]\n"),
         ("charts/c/Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"),
@@ -264,27 +308,43 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
             ("apps/web/kustomization.yaml".to_owned(), app.to_owned()),
             ("apps/web/own.yaml".to_owned(), object("own")),
             (format!("{place}/deploy/kustomization.yaml"), deploy.to_owned()),
-            (format!("{place}/common/kustomization.yaml"), "resources: [a.yaml]\nnameSuffix: -common\n".to_owned()),
+            (
+                format!("{place}/common/kustomization.yaml"),
+                "resources: [a.yaml]\nnameSuffix: -common\n".to_owned(),
+            ),
             (format!("{place}/common/a.yaml"), object("a")),
             (format!("{place}/part/kustomization.yaml"), component.to_owned()),
-            (format!("{third}/kustomization.yaml"), "resources: [b.yaml]\n".to_owned()),
+            (
+                format!("{third}/kustomization.yaml"),
+                "resources: [b.yaml]\n".to_owned(),
+            ),
             (format!("{third}/b.yaml"), object("b")),
         ];
         files(all.iter().map(|(path, text)| (path.as_str(), text.as_str())))
     };
     let remote = with(app, "resources: [../common, 'git@h.example.com:org/third']\n");
-    let by_hand = with(local, "resources: [../common, '../../ssh-git@h.example.com~org~third@HEAD']\n");
+    let by_hand = with(
+        local,
+        "resources: [../common, '../../ssh-git@h.example.com~org~third@HEAD']\n",
+    );
     let bench = Bench::new();
     let ran = kustomize_build(&by_hand, "apps/web", &[]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let expected = objects(&ran.stdout);
     assert_eq!(expected.len(), 3);
-    assert_same(&values(bench.render(&Job::new(remote.clone()).at("apps/web")).await), &expected, "bases");
+    assert_same(
+        &values(bench.render(&Job::new(remote.clone()).at("apps/web")).await),
+        &expected,
+        "bases",
+    );
     // A file of a web server works too, although it is outside the kustomization's folder.
     let address = "https://example.com/releases/install.yaml";
     let at = Base::parse(address).unwrap().place().unwrap();
     let with_file = Job::of([
-        ("apps/web/kustomization.yaml", "resources: ['https://example.com/releases/install.yaml']\nnamePrefix: p-\n"),
+        (
+            "apps/web/kustomization.yaml",
+            "resources: ['https://example.com/releases/install.yaml']\nnamePrefix: p-\n",
+        ),
         (at.as_str(), object("installed").as_str()),
     ]);
     let made = values(bench.render(&with_file.at("apps/web")).await);
@@ -312,7 +372,10 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
         .collect();
     assert!(names.contains(&"\"a-common\"".to_owned()), "{names:?}");
     // The error names a base that was not fetched.
-    let lost = Job::of([("kustomization.yaml", "resources: ['https://github.com/org/other?ref=v1']\n")]);
+    let lost = Job::of([(
+        "kustomization.yaml",
+        "resources: ['https://github.com/org/other?ref=v1']\n",
+    )]);
     let said = errors(&bench.render(&lost).await);
     assert!(
         said.contains("https://github.com/org/other?ref=v1") && said.contains("rendering has no network"),
@@ -325,8 +388,14 @@ async fn where_kustomize_fails_so_do_we() {
     let bench = Bench::new();
     let cases: [&[(&str, &str)]; 8] = [
         &[("kustomization.yaml", "resources: [missing.yaml]\n")],
-        &[("kustomization.yaml", "resources: [a.yaml]\nunknown: 1\n"), ("a.yaml", "")],
-        &[("kustomization.yaml", "resources: [a]\n"), ("a/kustomization.yaml", "resources: [..]\n")],
+        &[
+            ("kustomization.yaml", "resources: [a.yaml]\nunknown: 1\n"),
+            ("a.yaml", ""),
+        ],
+        &[
+            ("kustomization.yaml", "resources: [a]\n"),
+            ("a/kustomization.yaml", "resources: [..]\n"),
+        ],
         &[("kustomization.yaml", ""), ("kustomization.yml", "")],
         &[
             (
@@ -349,7 +418,10 @@ async fn where_kustomize_fails_so_do_we() {
         ],
         &[
             ("kustomization.yaml", "generators: [g.yaml]\n"),
-            ("g.yaml", "apiVersion: builtin\nkind: HelmChartInflationGenerator\nmetadata: {name: g}\nname: c\n"),
+            (
+                "g.yaml",
+                "apiVersion: builtin\nkind: HelmChartInflationGenerator\nmetadata: {name: g}\nname: c\n",
+            ),
         ],
     ];
     for case in cases {

@@ -36,13 +36,21 @@ async fn jsonnet_is_a_plugin() {
     let job = job.parameters(handed);
     let made = values(bench.render(&job).await);
     assert_eq!(made.len(), 2);
-    assert_eq!((&made[0]["kind"], &made[0]["metadata"]["name"]), (&json!("Deployment"), &json!("web")));
+    assert_eq!(
+        (&made[0]["kind"], &made[0]["metadata"]["name"]),
+        (&json!("Deployment"), &json!("web"))
+    );
     assert_eq!(made[0]["spec"]["replicas"], 2);
     let image = &made[0]["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(*image, json!(service.spec.configuration["image"]));
-    assert_eq!((&made[1]["kind"], &made[1]["metadata"]["name"]), (&json!("Service"), &json!("web")));
+    assert_eq!(
+        (&made[1]["kind"], &made[1]["metadata"]["name"]),
+        (&json!("Service"), &json!("web"))
+    );
 
-    let unknown = job.clone().parameters(json!({"configuration": {}, "service": {"name": "web"}}));
+    let unknown = job
+        .clone()
+        .parameters(json!({"configuration": {}, "service": {"name": "web"}}));
     let said = errors(&bench.render(&unknown).await);
     assert!(
         said.contains("plugin jsonnet failed with exit code 1") && said.contains("Field does not exist: replicas"),
@@ -57,7 +65,10 @@ fn the_page_shows_the_worked_example() {
     let page = fs::read_to_string(root.join("docs/renderers.md")).unwrap();
     for name in ["plugins.yaml", "mounts.yaml", "service.yaml", "apps/web/main.jsonnet"] {
         let file = fs::read_to_string(root.join("examples/jsonnet").join(name)).unwrap();
-        assert!(page.contains(&file), "docs/renderers.md has not what examples/jsonnet/{name} has");
+        assert!(
+            page.contains(&file),
+            "docs/renderers.md has not what examples/jsonnet/{name} has"
+        );
     }
 }
 
@@ -74,7 +85,11 @@ async fn a_plugin_gets_its_folder_and_its_parameters_and_nothing_else() {
     let expected = json!({"here": "x.txt y.txt ", "folder": "same", "file": parameters, "stdin": parameters, "env": "HOME TMPDIR ", "scratch": "written"});
     assert_eq!(data, expected);
     // Its working folder is removed.
-    assert!(at.as_str().is_some_and(|at| at.ends_with("input/app") && !Path::new(at).exists()), "{at}");
+    assert!(
+        at.as_str()
+            .is_some_and(|at| at.ends_with("input/app") && !Path::new(at).exists()),
+        "{at}"
+    );
     assert_eq!(std::fs::read_dir(bench.folder.path()).unwrap().count(), 0);
 }
 
@@ -82,14 +97,23 @@ async fn a_plugin_gets_its_folder_and_its_parameters_and_nothing_else() {
 async fn a_krm_function_gets_the_folders_manifests_and_gives_them_back() {
     let script = "sed -e 's/\"name\":\"before\"/\"name\":\"after\"/'";
     let bench = Bench::with(strict(), &shell("f", script, "KRMFunction"));
-    let job = Job::of([("a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: before}\ndata: {a: '1'}\n")]);
+    let job = Job::of([(
+        "a.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: before}\ndata: {a: '1'}\n",
+    )]);
     let made = values(bench.render(&job.clone().renderers(plugged("f"))).await);
-    assert_eq!((&made[0]["metadata"]["name"], &made[0]["data"]["a"]), (&json!("after"), &json!("1")));
+    assert_eq!(
+        (&made[0]["metadata"]["name"], &made[0]["data"]["a"]),
+        (&json!("after"), &json!("1"))
+    );
 
     let says_no = "echo 'kind: ResourceList'; echo 'results: [{severity: error, message: replicas must be odd}]'";
     let bench = Bench::with(strict(), &shell("f", says_no, "KRMFunction"));
     let said = errors(&bench.render(&job.clone().renderers(plugged("f"))).await);
-    assert!(said.contains("plugin f reports an error: replicas must be odd"), "{said}");
+    assert!(
+        said.contains("plugin f reports an error: replicas must be odd"),
+        "{said}"
+    );
     let mut unread = job.renderers(plugged("f"));
     unread.files.insert("b.yaml".to_owned(), b"a: [".to_vec());
     assert!(errors(&bench.render(&unread).await).contains("needs the manifests of its folder"));
@@ -105,10 +129,16 @@ async fn a_plugin_that_is_not_known_or_fails_is_named() {
         "{said}"
     );
     let said = errors(&bench.render(&job("fails")).await);
-    assert!(said.contains("plugin fails failed with exit code 7: why it failed"), "{said}");
+    assert!(
+        said.contains("plugin fails failed with exit code 7: why it failed"),
+        "{said}"
+    );
     let missing = json!({"plugins": [{"name": "none", "command": ["/nowhere/to/be/found"]}]}).to_string();
     let said = errors(&Bench::with(strict(), &missing).render(&job("none")).await);
-    assert!(said.contains("plugin none could not be started") && said.contains("/nowhere/to/be/found"), "{said}");
+    assert!(
+        said.contains("plugin none could not be started") && said.contains("/nowhere/to/be/found"),
+        "{said}"
+    );
     let garbage = Bench::with(strict(), &shell("garbage", "head -c 1000 /dev/urandom", "Exec"));
     errors(&garbage.render(&job("garbage")).await);
     let nothing = Bench::with(strict(), &shell("nothing", "true", "Exec"));

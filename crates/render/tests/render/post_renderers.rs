@@ -9,7 +9,10 @@ use super::support::{
 };
 
 fn web() -> Files {
-    let mut all: Files = everything().into_iter().map(|(path, content)| (format!("web/{path}"), content)).collect();
+    let mut all: Files = everything()
+        .into_iter()
+        .map(|(path, content)| (format!("web/{path}"), content))
+        .collect();
     // Kustomize refuses duplicate objects, and the definitions of a chart that is used twice are not post-rendered
     // anyway.
     all.remove("web/charts/sub/crds/sub.yaml");
@@ -29,10 +32,20 @@ fn helm_with(kustomization: &str, all: &Files) -> Vec<Value> {
         TOOLS.kustomize().display()
     );
     let description = "apiVersion: v1\ntype: postrenderer/v1\nname: kustomize\nversion: 1.0.0\nruntime: subprocess\nruntimeConfig:\n  platformCommand:\n  - command: ${HELM_PLUGIN_DIR}/run.sh\n";
-    write_folder(&plugin, &files([("plugin.yaml", description), ("run.sh", script.as_str())]));
+    write_folder(
+        &plugin,
+        &files([("plugin.yaml", description), ("run.sh", script.as_str())]),
+    );
     fs::set_permissions(plugin.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
     let ran = Command::new(TOOLS.helm())
-        .args(["template", "rel", "./web", "--include-crds", "--post-renderer", "kustomize"])
+        .args([
+            "template",
+            "rel",
+            "./web",
+            "--include-crds",
+            "--post-renderer",
+            "kustomize",
+        ])
         .current_dir(place.path())
         .env_clear()
         .env("HOME", place.path())
@@ -57,8 +70,14 @@ async fn patches_and_images_are_those_of_a_kustomization_behind_helm() {
     });
     let mut kustomization = kustomize.clone();
     kustomization["resources"] = json!(["helm-output.yaml"]);
-    let job = Job::new(web()).at("web").renderers(json!([{"helm": {"postRenderers": [{"kustomize": kustomize}]}}]));
-    assert_same(&values(bench.render(&job).await), &helm_with(&kustomization.to_string(), &web()), "post-renderer");
+    let job = Job::new(web())
+        .at("web")
+        .renderers(json!([{"helm": {"postRenderers": [{"kustomize": kustomize}]}}]));
+    assert_same(
+        &values(bench.render(&job).await),
+        &helm_with(&kustomization.to_string(), &web()),
+        "post-renderer",
+    );
 }
 
 #[tokio::test]
@@ -66,11 +85,18 @@ async fn a_folder_with_a_kustomization_is_a_post_renderer() {
     let bench = Bench::new();
     let kustomization = "resources: [helm-output.yaml]\nnamePrefix: pre-\nlabels: [{pairs: {from: kustomize}}]\nconfigMapGenerator: [{name: added, literals: [a=b]}]\n";
     let mut all = web();
-    all.insert("overlay/kustomization.yaml".to_owned(), kustomization.as_bytes().to_vec());
+    all.insert(
+        "overlay/kustomization.yaml".to_owned(),
+        kustomization.as_bytes().to_vec(),
+    );
     let job = Job::new(all)
         .at("web")
         .renderers(json!([{"helm": {"postRenderers": [{"kustomize": {"path": "../overlay"}}]}}]));
-    assert_same(&values(bench.render(&job).await), &helm_with(kustomization, &web()), "folder");
+    assert_same(
+        &values(bench.render(&job).await),
+        &helm_with(kustomization, &web()),
+        "folder",
+    );
 }
 
 /// helm#32203, zarf#4977: Helm itself fails with this input.
@@ -79,11 +105,19 @@ async fn anchors_of_a_list_are_resolved_before_its_elements_are_taken_apart() {
     let bench = Bench::new();
     let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: &shared {x: y}}\n\
                 - {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: *shared}\n";
-    let chart = files([("a/Chart.yaml", "apiVersion: v2\nname: a\nversion: 1.0.0\n"), ("a/templates/list.yaml", list)]);
+    let chart = files([
+        ("a/Chart.yaml", "apiVersion: v2\nname: a\nversion: 1.0.0\n"),
+        ("a/templates/list.yaml", list),
+    ]);
     let kustomize =
         json!({"patches": [{"target": {"kind": "ConfigMap"}, "patch": "- {op: add, path: /data/z, value: w}"}]});
-    let job = Job::new(chart).at("a").renderers(json!([{"helm": {"postRenderers": [{"kustomize": kustomize}]}}]));
-    let data: Vec<Value> = values(bench.render(&job).await).into_iter().map(|object| object["data"].clone()).collect();
+    let job = Job::new(chart)
+        .at("a")
+        .renderers(json!([{"helm": {"postRenderers": [{"kustomize": kustomize}]}}]));
+    let data: Vec<Value> = values(bench.render(&job).await)
+        .into_iter()
+        .map(|object| object["data"].clone())
+        .collect();
     assert_eq!(data, [json!({"x": "y", "z": "w"}), json!({"x": "y", "z": "w"})]);
 }
 

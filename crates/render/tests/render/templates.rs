@@ -26,7 +26,12 @@ async fn check(bench: &Bench, data: &str, expected: Value) {
 #[tokio::test]
 async fn templates_see_what_a_service_is_given() {
     let bench = Bench::new();
-    check(&bench, "  host: {{ configuration.host }}\n", json!({"host": "a.example.com"})).await;
+    check(
+        &bench,
+        "  host: {{ configuration.host }}\n",
+        json!({"host": "a.example.com"}),
+    )
+    .await;
     check(
         &bench,
         "  all: '{{ configuration.replicas }} {{ configuration.big }} {{ configuration.ratio }}'\n",
@@ -45,7 +50,12 @@ async fn templates_see_what_a_service_is_given() {
         json!({"l": "x,y"}),
     )
     .await;
-    check(&bench, "  d: '{{ configuration.absent | default: \"fallback\" }}'\n", json!({"d": "fallback"})).await;
+    check(
+        &bench,
+        "  d: '{{ configuration.absent | default: \"fallback\" }}'\n",
+        json!({"d": "fallback"}),
+    )
+    .await;
     check(&bench, "  d: '{{ configuration.empty }}'\n", json!({"d": ""})).await;
     check(&bench, "{% if configuration.absent %}\n  no: 'x'\n{% elsif configuration.debug %}\n  no: 'y'\n{% else %}\n  yes_: 'z'\n{% endif %}\n", json!({"yes_": "z"})).await;
     check(
@@ -54,7 +64,12 @@ async fn templates_see_what_a_service_is_given() {
         json!({"k1": "2", "k2": "4", "k3": "6"}),
     )
     .await;
-    check(&bench, "  raw: '{% raw %}{{ untouched }}{% endraw %}'\n", json!({"raw": "{{ untouched }}"})).await;
+    check(
+        &bench,
+        "  raw: '{% raw %}{{ untouched }}{% endraw %}'\n",
+        json!({"raw": "{{ untouched }}"}),
+    )
+    .await;
     check(&bench, "  b: {{ configuration.host | b64enc }}\n  q: {{ configuration.host | quote }}\n  u: {{ service.name | upcase }}\n", json!({"b": "YS5leGFtcGxlLmNvbQ==", "q": "a.example.com", "u": "WEB"})).await;
     check(
         &bench,
@@ -68,7 +83,12 @@ async fn templates_see_what_a_service_is_given() {
         json!({"j": "2", "s": "ca978112"}),
     )
     .await;
-    check(&bench, "{% assign n = configuration.replicas | plus: 1 %}  next: '{{ n }}'\n", json!({"next": "4"})).await;
+    check(
+        &bench,
+        "{% assign n = configuration.replicas | plus: 1 %}  next: '{{ n }}'\n",
+        json!({"next": "4"}),
+    )
+    .await;
     check(
         &bench,
         "{% case cluster.name %}{% when 'east' %}  c: 'E'{% else %}  c: 'other'{% endcase %}\n",
@@ -85,8 +105,14 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
             "  a: 'x'\n  h: {{ configuration.hots }}\n",
             "sub/a.yaml.liquid:6: undefined variable in {{ configuration.hots }}",
         ),
-        ("  h: {{ nothing.at.all }}\n", "sub/a.yaml.liquid:5: undefined variable in {{ nothing.at.all }}"),
-        ("  h: {{ configuration.none }}\n", "sub/a.yaml.liquid:5: undefined variable"),
+        (
+            "  h: {{ nothing.at.all }}\n",
+            "sub/a.yaml.liquid:5: undefined variable in {{ nothing.at.all }}",
+        ),
+        (
+            "  h: {{ configuration.none }}\n",
+            "sub/a.yaml.liquid:5: undefined variable",
+        ),
         (
             "\n{% for x in configuration.lits %}\n  {{ x }}: 1\n{% endfor %}\n",
             "sub/a.yaml.liquid:6: undefined variable in {% for x in configuration.lits %}",
@@ -94,10 +120,19 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         ("  h: {{ configuration.host | nosuch }}\n", "sub/a.yaml.liquid:5: "),
         ("{% if configuration.host %}\n  a: b\n", "sub/a.yaml.liquid:"),
         // Liquid takes this as text, and it is not valid YAML.
-        ("  h: {{ configuration.host | \n", "sub/a.yaml:5 (document 1): not valid YAML"),
+        (
+            "  h: {{ configuration.host | \n",
+            "sub/a.yaml:5 (document 1): not valid YAML",
+        ),
         ("{% nosuch %}\n", "sub/a.yaml.liquid:5: "),
-        ("{% include '/etc/passwd' %}\n", "include '/etc/passwd': templates include no files"),
-        ("  h: {{ configuration.host | indent: 1000000000 }}\n", "sub/a.yaml.liquid:5: "),
+        (
+            "{% include '/etc/passwd' %}\n",
+            "include '/etc/passwd': templates include no files",
+        ),
+        (
+            "  h: {{ configuration.host | indent: 1000000000 }}\n",
+            "sub/a.yaml.liquid:5: ",
+        ),
     ];
     for (data, expected) in cases {
         let text = config_map(data);
@@ -107,7 +142,10 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         ]);
         let output = bench.render(&job.parameters(parameters())).await;
         let said = errors(&output);
-        assert!(said.contains(expected) && !said.contains("farwater_defined"), "{expected}: {said}");
+        assert!(
+            said.contains(expected) && !said.contains("farwater_defined"),
+            "{expected}: {said}"
+        );
         // If a template fails, no object is rendered: without its file the others could come out wrong. A manifest that
         // can't be read doesn't affect the others.
         let is_template = said.contains(".liquid:") || said.contains("templates");
@@ -147,7 +185,10 @@ async fn no_error_has_a_parameter_in_it() {
 async fn templates_make_the_files_of_charts_and_kustomizations() {
     let bench = Bench::new();
     let chart = Job::of([
-        ("Chart.yaml.liquid", "apiVersion: v2\nname: c\nversion: 1.0.0\nappVersion: '{{ configuration.replicas }}'\n"),
+        (
+            "Chart.yaml.liquid",
+            "apiVersion: v2\nname: c\nversion: 1.0.0\nappVersion: '{{ configuration.replicas }}'\n",
+        ),
         ("values.yaml.liquid", "host: {{ configuration.host }}\n"),
         (
             "templates/a.yaml",
@@ -161,7 +202,10 @@ async fn templates_make_the_files_of_charts_and_kustomizations() {
         "namePrefix: {{ cluster.name }}-\nconfigMapGenerator: [{name: a, literals: [zone={{ contexts.dns.zone }}], options: {disableNameSuffixHash: true}}]\n",
     )]);
     let made = values(bench.render(&overlay.parameters(parameters())).await);
-    assert_eq!((&made[0]["metadata"]["name"], &made[0]["data"]["zone"]), (&json!("east-a"), &json!("example.com")));
+    assert_eq!(
+        (&made[0]["metadata"]["name"], &made[0]["data"]["zone"]),
+        (&json!("east-a"), &json!("example.com"))
+    );
 }
 
 #[tokio::test]
@@ -169,13 +213,18 @@ async fn a_file_beside_its_template_is_an_error() {
     let text = config_map("  a: b\n");
     let job = Job::of([("a.yaml", text.as_str()), ("a.yaml.liquid", text.as_str())]).parameters(parameters());
     let said = errors(&Bench::new().render(&job).await);
-    assert!(said.contains("a.yaml.liquid would become a.yaml, which is there already"), "{said}");
+    assert!(
+        said.contains("a.yaml.liquid would become a.yaml, which is there already"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn one_template_changes_nothing_for_another() {
-    let (first, second) =
-        (config_map("{% assign configuration = 'gone' %}  a: b\n"), config_map("  h: {{ configuration.host }}\n"));
+    let (first, second) = (
+        config_map("{% assign configuration = 'gone' %}  a: b\n"),
+        config_map("  h: {{ configuration.host }}\n"),
+    );
     let second = second.replace("name: a", "name: b");
     let job = Job::of([("a.yaml.liquid", first.as_str()), ("b.yaml.liquid", second.as_str())]).parameters(parameters());
     assert_eq!(values(Bench::new().render(&job).await)[1]["data"]["h"], "a.example.com");

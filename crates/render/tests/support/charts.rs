@@ -3,7 +3,10 @@
 use super::{Files, files};
 
 const SUB: [(&str, &str); 5] = [
-    ("Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.2.3\nappVersion: '9'\n"),
+    (
+        "Chart.yaml",
+        "apiVersion: v2\nname: sub\nversion: 1.2.3\nappVersion: '9'\n",
+    ),
     (
         "values.yaml",
         "color: red\nexports:\n  data:\n    shared: from-sub\nglobal: {region: none}\nnested: {a: 1, b: 2}\n",
@@ -31,7 +34,10 @@ pub fn everything() -> Files {
             "values.yaml",
             "replicas: 2\nimage: {repository: nginx, tag: ''}\nlist: [a, b]\nbig: 1234567\nfloat: 0.5\nport: 8080\nyes: 'on'\nremoved: {x: 1}\nannotations: {}\nglobal: {region: eu}\nsub: {enabled: true, color: blue}\ntags: {extra: true}\n",
         ),
-        ("values-prod.yaml", "replicas: 5\nlist: [c]\nremoved: null\nsub: {nested: {b: 3}}\n---\nimage: {tag: v2}\n"),
+        (
+            "values-prod.yaml",
+            "replicas: 5\nlist: [c]\nremoved: null\nsub: {nested: {b: 3}}\n---\nimage: {tag: v2}\n",
+        ),
         (
             "values.schema.json",
             "{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"type\": \"object\", \"properties\": {\"replicas\": {\"type\": \"integer\", \"minimum\": 1}}}",
@@ -81,8 +87,14 @@ pub fn everything() -> Files {
             "templates/crlf.yaml",
             "apiVersion: v1\r\nkind: ConfigMap\r\nmetadata:\r\n  name: crlf\r\ndata:\r\n  a: |\r\n    one\r\n    two\r\n",
         ),
-        ("templates/bom.yaml", "\u{feff}apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bom}\n"),
-        ("charts/lib/Chart.yaml", "apiVersion: v2\nname: lib\nversion: 2.0.0\ntype: library\n"),
+        (
+            "templates/bom.yaml",
+            "\u{feff}apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bom}\n",
+        ),
+        (
+            "charts/lib/Chart.yaml",
+            "apiVersion: v2\nname: lib\nversion: 2.0.0\ntype: library\n",
+        ),
         (
             "charts/lib/templates/_lib.tpl",
             "{{- define \"lib.cm\" -}}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-library}\n{{- end -}}\n",
@@ -99,7 +111,10 @@ pub fn everything() -> Files {
 
 /// A small chart with this template, which makes one object.
 pub fn small(template: &str) -> Files {
-    files([("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"), ("templates/a.yaml", template)])
+    files([
+        ("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"),
+        ("templates/a.yaml", template),
+    ])
 }
 
 pub fn sub() -> Files {

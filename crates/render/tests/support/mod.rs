@@ -40,7 +40,10 @@ pub fn path(text: &str) -> RelPath {
 pub type Files = BTreeMap<String, Vec<u8>>;
 
 pub fn files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Files {
-    files.into_iter().map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).collect()
+    files
+        .into_iter()
+        .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
+        .collect()
 }
 
 /// The files below a folder.
@@ -89,16 +92,25 @@ fn folder(tree: &mut MemoryTree, files: &Files) -> farwater_bundle::ObjectId {
     for (path, content) in files {
         match path.split_once('/') {
             Some((name, rest)) => {
-                folders.entry(name).or_default().insert(rest.to_owned(), content.clone());
+                folders
+                    .entry(name)
+                    .or_default()
+                    .insert(rest.to_owned(), content.clone());
             }
-            None => {
-                entries.push(Entry { name: path.as_bytes().to_vec(), mode: Mode::File, id: tree.add_blob(content) })
-            }
+            None => entries.push(Entry {
+                name: path.as_bytes().to_vec(),
+                mode: Mode::File,
+                id: tree.add_blob(content),
+            }),
         }
     }
     for (name, files) in folders {
         let id = folder(tree, &files);
-        entries.push(Entry { name: name.as_bytes().to_vec(), mode: Mode::Tree, id });
+        entries.push(Entry {
+            name: name.as_bytes().to_vec(),
+            mode: Mode::Tree,
+            id,
+        });
     }
     tree.add_tree(entries)
 }
@@ -150,7 +162,9 @@ impl Bench {
 
     /// Why there are no objects, whether the source or the engine refuses.
     pub async fn refuse(&self, job: &Job) -> String {
-        self.try_render(job).await.map_or_else(|refused| refused, |output| errors(&output))
+        self.try_render(job)
+            .await
+            .map_or_else(|refused| refused, |output| errors(&output))
     }
 
     pub fn helper(&self) -> &Helper {
@@ -166,7 +180,10 @@ pub fn strict() -> Program {
         output: 8 << 20,
         ..Limits::default()
     };
-    Program { limits, ..Program::new(vec![renderer()]) }
+    Program {
+        limits,
+        ..Program::new(vec![renderer()])
+    }
 }
 
 /// The input of a render: the files, and a service.
@@ -230,7 +247,11 @@ impl Job {
             path: &self.path,
             renderers: &self.renderers,
             patches: &self.patches,
-            release: Release { name: &self.name, namespace: &self.namespace, is_upgrade: self.is_upgrade },
+            release: Release {
+                name: &self.name,
+                namespace: &self.namespace,
+                is_upgrade: self.is_upgrade,
+            },
             capabilities: &self.capabilities,
             parameters: &self.parameters,
             secret: self.secret,
@@ -264,28 +285,48 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// Limits that allow all that a chart makes.
 fn budget() -> Budget {
-    Budget { nodes: 10_000_000, bytes: 64 << 20, depth: 100 }
+    Budget {
+        nodes: 10_000_000,
+        bytes: 64 << 20,
+        depth: 100,
+    }
 }
 
 /// The objects that a program printed, read by kubectl's rules.
 #[track_caller]
 pub fn objects(text: &[u8]) -> Vec<Value> {
     let mut collector = Collector::new("default");
-    let origin = Origin { file: path("stdout.yaml"), line: 0, document: 0 };
+    let origin = Origin {
+        file: path("stdout.yaml"),
+        line: 0,
+        document: 0,
+    };
     for document in yaml::parse(std::str::from_utf8(text).unwrap(), &budget()).unwrap() {
         if !document.is_null() {
             collector.add_rendered(&origin, document.into_json().unwrap());
         }
     }
     let manifests = collector.finish();
-    assert!(manifests.is_complete(), "{:?}\n{}", manifests.errors(), String::from_utf8_lossy(text));
-    manifests.objects().iter().map(|manifest| manifest.value.clone()).collect()
+    assert!(
+        manifests.is_complete(),
+        "{:?}\n{}",
+        manifests.errors(),
+        String::from_utf8_lossy(text)
+    );
+    manifests
+        .objects()
+        .iter()
+        .map(|manifest| manifest.value.clone())
+        .collect()
 }
 
 /// A copy in a folder that every user may enter: if this process is root, plugins run as another user.
 pub fn open_to_all(program: &Path) -> (TempDir, PathBuf) {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let folder = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .unwrap();
     let copy = folder.path().join(program.file_name().unwrap());
     fs::copy(program, &copy).unwrap();
     (folder, copy)
@@ -308,7 +349,12 @@ pub fn run(program: &Path, folder: &Path, arguments: &[String]) -> Ran {
 pub fn helm_template(files: &Files, chart: &str, arguments: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     write_folder(folder.path(), files);
-    let mut all = vec!["template".to_owned(), "rel".to_owned(), format!("./{chart}"), "--include-crds".to_owned()];
+    let mut all = vec![
+        "template".to_owned(),
+        "rel".to_owned(),
+        format!("./{chart}"),
+        "--include-crds".to_owned(),
+    ];
     all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
     run(&TOOLS.helm(), folder.path(), &all)
 }
@@ -331,7 +377,13 @@ pub fn assert_same(ours: &[Value], theirs: &[Value], what: &str) {
     assert_eq!(names(ours), names(theirs), "{what}");
     for (ours, theirs) in ours.iter().zip(theirs) {
         let pretty = |value| serde_json::to_string_pretty(value).unwrap();
-        assert!(ours == theirs, "{what}: {} differs\nours {}\ntheirs {}", name(ours), pretty(ours), pretty(theirs));
+        assert!(
+            ours == theirs,
+            "{what}: {} differs\nours {}\ntheirs {}",
+            name(ours),
+            pretty(ours),
+            pretty(theirs)
+        );
     }
 }
 

@@ -23,7 +23,12 @@ impl Git {
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
         let wanted = match named {
-            Named::Commit(id) => Wanted { name: None, refspec: id.to_string(), id: *id, is_commit: true },
+            Named::Commit(id) => Wanted {
+                name: None,
+                refspec: id.to_string(),
+                id: *id,
+                is_commit: true,
+            },
             Named::Name(name) => self.look_for(session, name, timeout).await?,
         };
         self.prepare(remote, mirror, &wanted.id).await?;
@@ -35,7 +40,11 @@ impl Git {
             }
         };
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, wanted.id.to_string());
-        Ok(Revision { commit: commit.ok_or_else(missing)?, object: wanted.id, name: wanted.name })
+        Ok(Revision {
+            commit: commit.ok_or_else(missing)?,
+            object: wanted.id,
+            name: wanted.name,
+        })
     }
 
     pub(super) async fn look_for(
@@ -45,16 +54,25 @@ impl Git {
         timeout: Duration,
     ) -> Result<Wanted, GitError> {
         let places = [format!("refs/heads/{name}"), format!("refs/tags/{name}")];
-        let refs = self.list_refs(session, &["--", URL, &places[0], &places[1]], timeout).await?;
+        let refs = self
+            .list_refs(session, &["--", URL, &places[0], &places[1]], timeout)
+            .await?;
         let found = places.into_iter().find_map(|place| Some((refs.get(&place)?, place)));
         match found {
-            Some((id, refspec)) => Ok(Wanted { name: Some(name.to_owned()), refspec, id, is_commit: false }),
+            Some((id, refspec)) => Ok(Wanted {
+                name: Some(name.to_owned()),
+                refspec,
+                id,
+                is_commit: false,
+            }),
             None => {
                 let missing = |evidence| {
                     let reason = GitReason::ReferenceMissing(format!("branch or tag {name}"));
                     GitError::new("find", session.remote, reason, evidence)
                 };
-                Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await)
+                Err(self
+                    .explain_missing(session, "--heads", "refs/heads/", timeout, missing)
+                    .await)
             }
         }
     }

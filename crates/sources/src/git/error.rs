@@ -205,7 +205,12 @@ impl GitReason {
 
 impl GitError {
     pub(super) fn new(what: &'static str, remote: &Remote, reason: GitReason, evidence: String) -> Self {
-        Self { what, url: remote.url().to_owned(), reason, evidence }
+        Self {
+            what,
+            url: remote.url().to_owned(),
+            reason,
+            evidence,
+        }
     }
 
     pub fn retry(&self) -> Retry {
@@ -221,7 +226,12 @@ impl GitError {
     /// From ssh's output, which includes the remote host's. None: it explains nothing.
     pub(crate) fn from_ssh(what: &'static str, session: &Session<'_>, stderr: &str) -> Option<Self> {
         let (_, reason) = SSH_PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase))?;
-        Some(Self::new(what, session.remote, reason.clone(), ssh_evidence(session, stderr)))
+        Some(Self::new(
+            what,
+            session.remote,
+            reason.clone(),
+            ssh_evidence(session, stderr),
+        ))
     }
 }
 
@@ -234,7 +244,10 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub fn new(reason: GitReason, evidence: impl Into<String>) -> Self {
-        Self { reason, evidence: evidence.into() }
+        Self {
+            reason,
+            evidence: evidence.into(),
+        }
     }
 
     pub fn at(self, what: &'static str, remote: &Remote) -> GitError {
@@ -260,9 +273,9 @@ impl From<FetchError> for Problem {
             FetchReason::Forbidden => GitReason::Forbidden,
             FetchReason::NotFound => GitReason::NotFound,
             FetchReason::Timeout(seconds) => GitReason::Timeout(seconds),
-            FetchReason::TooLarge { limit } => {
-                GitReason::AnswerTooLarge { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
-            }
+            FetchReason::TooLarge { limit } => GitReason::AnswerTooLarge {
+                limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            },
             FetchReason::Unreachable => GitReason::Unreachable,
             FetchReason::HostUnknown => GitReason::HostUnknown,
             FetchReason::BrokenOff => GitReason::BrokenOff,
@@ -302,7 +315,10 @@ const PHRASES: [(&str, GitReason); 48] = [
     ("Operation too slow", GitReason::Stalled),
     ("fsck error", GitReason::Malformed),
     // Interrupted TLS connections, in the words of each library.
-    ("gnutls_handshake() failed: The TLS connection was non-properly terminated", GitReason::Unreachable),
+    (
+        "gnutls_handshake() failed: The TLS connection was non-properly terminated",
+        GitReason::Unreachable,
+    ),
     ("non-properly terminated", GitReason::BrokenOff),
     ("GnuTLS recv error", GitReason::BrokenOff),
     ("SSL_read", GitReason::BrokenOff),
@@ -337,20 +353,37 @@ const PHRASES: [(&str, GitReason); 48] = [
 
 /// Uses only git's own lines, because the server controls the others.
 fn classify(stderr: &str, has_credentials: bool) -> GitReason {
-    let own: Vec<&str> = stderr.lines().filter(|line| !line.starts_with(SAID_BY_SERVER)).collect();
+    let own: Vec<&str> = stderr
+        .lines()
+        .filter(|line| !line.starts_with(SAID_BY_SERVER))
+        .collect();
     let stderr = own.join("\n");
-    let unauthorized =
-        ["could not read Username", "could not read Password", "Authentication failed", "returned error: 401"];
+    let unauthorized = [
+        "could not read Username",
+        "could not read Password",
+        "Authentication failed",
+        "returned error: 401",
+    ];
     if unauthorized.iter().any(|phrase| stderr.contains(phrase)) {
-        return if has_credentials { GitReason::Unauthorized } else { GitReason::CredentialsMissing };
+        return if has_credentials {
+            GitReason::Unauthorized
+        } else {
+            GitReason::CredentialsMissing
+        };
     }
-    PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase)).map_or(GitReason::Failed, |(_, reason)| reason.clone())
+    PHRASES
+        .iter()
+        .find(|(phrase, _)| stderr.contains(phrase))
+        .map_or(GitReason::Failed, |(_, reason)| reason.clone())
 }
 
 /// Phrases of OpenSSH 8.4 to 10.0, and of large hosts instead of them.
 const SSH_PHRASES: [(&str, GitReason); 20] = [
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", GitReason::HostKeyChanged),
-    ("has changed and you have requested strict checking", GitReason::HostKeyChanged),
+    (
+        "has changed and you have requested strict checking",
+        GitReason::HostKeyChanged,
+    ),
     ("host key is known for", GitReason::HostKeyUnknown),
     ("Host key verification failed", GitReason::HostKeyUnknown),
     ("Permission denied (", GitReason::Unauthorized),
@@ -381,10 +414,17 @@ fn evidence(session: &Session<'_>, stderr: &str) -> String {
     // `! [remote rejected] 1a2b -> branch (why)`
     // Git runs without a prompt for passwords: its line about that has no information about the remote.
     let telling = |line: &&str| {
-        ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start)) && !line.contains("askpass")
+        ["fatal: ", "error: ", "! ["]
+            .iter()
+            .any(|start| line.starts_with(start))
+            && !line.contains("askpass")
     };
     let (said, own): (Vec<&str>, Vec<&str>) = stderr.lines().partition(|line| line.starts_with(SAID_BY_SERVER));
-    let line = own.iter().map(|line| line.trim()).find(telling).or(own.iter().copied().find(|l| !l.trim().is_empty()));
+    let line = own
+        .iter()
+        .map(|line| line.trim())
+        .find(telling)
+        .or(own.iter().copied().find(|l| !l.trim().is_empty()));
     let said = server_words(session, &said);
     let line = match (line, said.is_empty()) {
         (Some(line), _) => line,
@@ -394,20 +434,35 @@ fn evidence(session: &Session<'_>, stderr: &str) -> String {
     let line = line.replace(session.remote.url(), "the repository");
     // Escape last, because escaping could hide a secret from the redaction.
     let line = escape(session.redact(&line).as_bytes());
-    if said.is_empty() { line } else { format!("{line}; the server says: {said}") }
+    if said.is_empty() {
+        line
+    } else {
+        format!("{line}; the server says: {said}")
+    }
 }
 
 /// The last lines of a server, without its counts of objects, each as short as other evidence.
 fn server_words(session: &Session<'_>, said: &[&str]) -> String {
-    const PROGRESS: [&str; 4] = ["Enumerating objects", "Counting objects", "Compressing objects", "Total "];
+    const PROGRESS: [&str; 4] = [
+        "Enumerating objects",
+        "Counting objects",
+        "Compressing objects",
+        "Total ",
+    ];
     let lines = said
         .iter()
         .map(|line| line[SAID_BY_SERVER.len()..].trim_matches(|edge: char| edge.is_whitespace() || edge.is_control()));
-    let lines: Vec<&str> =
-        lines.filter(|line| !line.is_empty() && !PROGRESS.iter().any(|start| line.starts_with(start))).collect();
+    let lines: Vec<&str> = lines
+        .filter(|line| !line.is_empty() && !PROGRESS.iter().any(|start| line.starts_with(start)))
+        .collect();
     let last = lines[lines.len().saturating_sub(SHOWN_LINES)..].iter();
-    let last =
-        last.map(|line| escape(session.redact(&line.replace(session.remote.url(), "the repository")).as_bytes()));
+    let last = last.map(|line| {
+        escape(
+            session
+                .redact(&line.replace(session.remote.url(), "the repository"))
+                .as_bytes(),
+        )
+    });
     last.collect::<Vec<_>>().join(" / ")
 }
 
@@ -415,7 +470,11 @@ fn server_words(session: &Session<'_>, said: &[&str]) -> String {
 fn ssh_evidence(session: &Session<'_>, stderr: &str) -> String {
     let telling = |line: &&str| SSH_PHRASES.iter().any(|(phrase, _)| line.contains(phrase)) && !line.starts_with('@');
     let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines.clone().find(telling).or_else(|| lines.next_back()).unwrap_or("no output");
+    let line = lines
+        .clone()
+        .find(telling)
+        .or_else(|| lines.next_back())
+        .unwrap_or("no output");
     escape(session.redact(line).as_bytes())
 }
 
@@ -431,37 +490,73 @@ mod tests {
 
     #[test]
     fn what_git_prints_is_understood() {
-        check("fatal: could not read Username for 'https://h': terminal prompts disabled", GitReason::Unauthorized);
+        check(
+            "fatal: could not read Username for 'https://h': terminal prompts disabled",
+            GitReason::Unauthorized,
+        );
         check("fatal: repository 'https://h/x/' not found", GitReason::NotFound);
-        check("fatal: unable to access 'https://h/': The requested URL returned error: 503", GitReason::ServerError);
-        check("fatal: unable to access 'https://h/': The requested URL returned error: 301", GitReason::Redirected);
+        check(
+            "fatal: unable to access 'https://h/': The requested URL returned error: 503",
+            GitReason::ServerError,
+        );
+        check(
+            "fatal: unable to access 'https://h/': The requested URL returned error: 301",
+            GitReason::Redirected,
+        );
         check(
             "fatal: unable to access 'https://h/': Failed to connect to h port 443: Connection refused",
             GitReason::Unreachable,
         );
         for (cut, reason) in [
-            ("GnuTLS recv error (-110): The TLS connection was non-properly terminated.", GitReason::BrokenOff),
-            ("gnutls_handshake() failed: The TLS connection was non-properly terminated.", GitReason::Unreachable),
+            (
+                "GnuTLS recv error (-110): The TLS connection was non-properly terminated.",
+                GitReason::BrokenOff,
+            ),
+            (
+                "gnutls_handshake() failed: The TLS connection was non-properly terminated.",
+                GitReason::Unreachable,
+            ),
             (
                 "OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, errno 0",
                 GitReason::BrokenOff,
             ),
-            ("OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to h:443", GitReason::Unreachable),
+            (
+                "OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to h:443",
+                GitReason::Unreachable,
+            ),
         ] {
             check(&format!("fatal: unable to access 'https://h/': {cut}"), reason);
         }
-        check("fatal: unable to access 'https://h/': SSL certificate problem: self-signed", GitReason::Untrusted);
-        check("error: object 1: hasDotdot: contains '..'\nfatal: fsck error in packed object", GitReason::Malformed);
-        check("fatal: early EOF\nfatal: fetch-pack: invalid index-pack output", GitReason::BrokenOff);
-        check("error: RPC failed; curl 18 transfer closed with outstanding read data remaining", GitReason::BrokenOff);
+        check(
+            "fatal: unable to access 'https://h/': SSL certificate problem: self-signed",
+            GitReason::Untrusted,
+        );
+        check(
+            "error: object 1: hasDotdot: contains '..'\nfatal: fsck error in packed object",
+            GitReason::Malformed,
+        );
+        check(
+            "fatal: early EOF\nfatal: fetch-pack: invalid index-pack output",
+            GitReason::BrokenOff,
+        );
+        check(
+            "error: RPC failed; curl 18 transfer closed with outstanding read data remaining",
+            GitReason::BrokenOff,
+        );
         check("fatal: something new", GitReason::Failed);
         check("remote: repository not found\nfatal: something new", GitReason::Failed);
-        assert_eq!(classify("The requested URL returned error: 401", false), GitReason::CredentialsMissing);
+        assert_eq!(
+            classify("The requested URL returned error: 401", false),
+            GitReason::CredentialsMissing
+        );
     }
 
     #[test]
     fn evidence_is_one_printable_line_without_secrets() {
-        let secret = BTreeMap::from([("username".into(), b"u".to_vec()), ("password".into(), b"hunter2".to_vec())]);
+        let secret = BTreeMap::from([
+            ("username".into(), b"u".to_vec()),
+            ("password".into(), b"hunter2".to_vec()),
+        ]);
         let remote = Remote::new("https://h/a.git", Some(&secret)).unwrap();
         let session = Session::of(&remote);
         let stderr =
@@ -477,7 +572,10 @@ mod tests {
 
     #[test]
     fn what_the_server_says_is_told_beside_what_git_says() {
-        let secret = BTreeMap::from([("username".into(), b"u".to_vec()), ("password".into(), b"hunter2".to_vec())]);
+        let secret = BTreeMap::from([
+            ("username".into(), b"u".to_vec()),
+            ("password".into(), b"hunter2".to_vec()),
+        ]);
         let remote = Remote::new("https://h/a.git", Some(&secret)).unwrap();
         let session = Session::of(&remote);
         let check = |stderr: &str, expected: &str| {
@@ -491,7 +589,10 @@ mod tests {
         check("remote: closed for repairs\n", "the server says: closed for repairs");
         check("", "no output");
         let long = format!("remote: {}\nfatal: early EOF\n", "x".repeat(1000));
-        check(&long, &format!("fatal: early EOF; the server says: {}…", "x".repeat(160)));
+        check(
+            &long,
+            &format!("fatal: early EOF; the server says: {}…", "x".repeat(160)),
+        );
         let many = "remote: a\nremote: b\nremote: c\nremote: d\nfatal: early EOF\n";
         check(many, "fatal: early EOF; the server says: b / c / d");
     }

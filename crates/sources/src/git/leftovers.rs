@@ -61,7 +61,11 @@ pub(super) fn size(folder: &Path) -> u64 {
         .iter()
         .filter_map(|entry| {
             let kind = entry.file_type().ok()?;
-            Some(if kind.is_dir() { size(&entry.path()) } else { entry.metadata().ok()?.len() })
+            Some(if kind.is_dir() {
+                size(&entry.path())
+            } else {
+                entry.metadata().ok()?.len()
+            })
         })
         .sum()
 }
@@ -102,8 +106,13 @@ mod tests {
             "objects/tmp_objdir-incoming-x/y",
             "shallow.lock",
         ];
-        let kept =
-            ["objects/pack/pack-1.pack", "objects/pack/pack-1.idx", "objects/17/345", "refs/farwater/tracked", "HEAD"];
+        let kept = [
+            "objects/pack/pack-1.pack",
+            "objects/pack/pack-1.idx",
+            "objects/17/345",
+            "refs/farwater/tracked",
+            "HEAD",
+        ];
         rubbish.iter().chain(&kept).for_each(|name| touch(name));
         remove(dir.path()).unwrap();
         assert!(rubbish.iter().all(|name| !dir.path().join(name).exists()));

@@ -26,8 +26,14 @@ impl Git {
         };
         let base = of.map_or_else(|| Address::parse(url), |module| Ok(module.address.clone()));
         spawn(move || {
-            let base = base.map_err(|source| ModulesError::Address { path: String::new(), source })?;
-            let unreadable = |error: MirrorError| ModulesError::Mirror { commit, source: error.into() };
+            let base = base.map_err(|source| ModulesError::Address {
+                path: String::new(),
+                source,
+            })?;
+            let unreadable = |error: MirrorError| ModulesError::Mirror {
+                commit,
+                source: error.into(),
+            };
             let mirror = Mirror::open(&path).map_err(unreadable)?;
             modules::read(&mirror, &base, &commit)
         })
@@ -55,11 +61,17 @@ impl Git {
         let mirror = &modules::mirror_of(source, &module.address);
         let session = &self.open(remote, timeout).await?;
         let id = module.commit;
-        let wanted = Wanted { name: None, refspec: id.to_string(), id, is_commit: true };
+        let wanted = Wanted {
+            name: None,
+            refspec: id.to_string(),
+            id,
+            is_commit: true,
+        };
         self.prepare(remote, mirror, &id).await?;
         // Each commit has its own reference, because two submodules may be of one repository.
         let into = format!("{TRACKED}-{id}");
-        self.fetch(session, &wanted, &into, mirror, Some(source), timeout).await?;
+        self.fetch(session, &wanted, &into, mirror, Some(source), timeout)
+            .await?;
         match Self::has_module(source, module).await {
             true => Ok(()),
             false => Err(fail(GitReason::MirrorIncomplete, id.to_string())),

@@ -84,9 +84,21 @@ impl Git {
         let lease = format!("--force-with-lease={name}:{from}");
         let spec = format!("{}:{name}", push.commit);
         let dir = git_dir(mirror);
-        let mut args = vec![dir.as_str(), "push", "--quiet", "--no-verify", "--no-follow-tags", "--no-signed"];
+        let mut args = vec![
+            dir.as_str(),
+            "push",
+            "--quiet",
+            "--no-verify",
+            "--no-follow-tags",
+            "--no-signed",
+        ];
         args.extend(["--no-recurse-submodules", lease.as_str(), "--", URL, spec.as_str()]);
-        let call = Call { what: "push to", timeout, max_output: 64 << 10, watch: None };
+        let call = Call {
+            what: "push to",
+            timeout,
+            max_output: 64 << 10,
+            watch: None,
+        };
         self.run(call, &session, &args).await.map(drop).map_err(|mut error| {
             if error.reason == GitReason::Forbidden {
                 // The credentials allow reading only.

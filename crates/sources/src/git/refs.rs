@@ -18,14 +18,22 @@ impl RemoteRefs {
     /// requested and is skipped.
     pub(super) fn parse(output: &[u8], limit: usize) -> Result<Self, GitReason> {
         let (mut refs, mut head) = (BTreeMap::new(), None);
-        for (n, line) in output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).enumerate() {
+        for (n, line) in output
+            .split(|b| *b == b'\n')
+            .filter(|line| !line.is_empty())
+            .enumerate()
+        {
             if n >= limit {
                 return Err(GitReason::TooManyRefs { limit });
             }
             let Ok(line) = std::str::from_utf8(line) else { continue };
-            let Some((id, name)) = line.split_once('\t') else { continue };
+            let Some((id, name)) = line.split_once('\t') else {
+                continue;
+            };
             if let Some(target) = id.strip_prefix("ref: ").filter(|_| name == HEAD) {
-                head = target.strip_prefix("refs/heads/").and_then(|branch| check_name("branch", branch).ok());
+                head = target
+                    .strip_prefix("refs/heads/")
+                    .and_then(|branch| check_name("branch", branch).ok());
             } else if let Ok(id) = id.parse() {
                 refs.insert(name.to_owned(), id);
             }
@@ -63,7 +71,10 @@ mod tests {
         let refs = RemoteRefs::parse(output.as_bytes(), 10).unwrap();
         assert_eq!(refs.get("refs/heads/main"), None);
         assert_eq!(refs.len(), 2);
-        assert!(matches!(RemoteRefs::parse(output.as_bytes(), 1), Err(GitReason::TooManyRefs { limit: 1 })));
+        assert!(matches!(
+            RemoteRefs::parse(output.as_bytes(), 1),
+            Err(GitReason::TooManyRefs { limit: 1 })
+        ));
         assert_eq!(RemoteRefs::parse(b"garbage\n\xff\t\xff\n", 10).unwrap().len(), 0);
     }
 
@@ -75,9 +86,12 @@ mod tests {
             assert_eq!((refs.head(), refs.len()), (expected, 1), "{line}");
         };
         check("ref: refs/heads/trunk\tHEAD", Some("trunk"));
-        for other in
-            ["", "ref: refs/heads/a\trefs/remotes/origin/HEAD", "ref: refs/pull/1\tHEAD", "ref: refs/heads/-x\tHEAD"]
-        {
+        for other in [
+            "",
+            "ref: refs/heads/a\trefs/remotes/origin/HEAD",
+            "ref: refs/pull/1\tHEAD",
+            "ref: refs/heads/-x\tHEAD",
+        ] {
             check(other, None);
         }
     }

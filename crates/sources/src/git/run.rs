@@ -111,17 +111,27 @@ impl Git {
     /// valid.
     async fn judge_certificate(&self, session: &Session<'_>) -> Option<Problem> {
         let url = Url::parse(session.remote.url()).ok()?;
-        let route = Route { links: session.links.clone(), proxy: session.remote.proxy() };
-        let site = self.web().make_site(&url, Access::trusting(session.remote.ca()), route).ok()?;
+        let route = Route {
+            links: session.links.clone(),
+            proxy: session.remote.proxy(),
+        };
+        let site = self
+            .web()
+            .make_site(&url, Access::trusting(session.remote.ca()), route)
+            .ok()?;
         let step = Step::new("look at the certificate of", CERTIFICATE);
-        let refused = site.send_unredirected(step, Ask::get(url).sign(Sign::Nothing)).await.err()?;
+        let refused = site
+            .send_unredirected(step, Ask::get(url).sign(Sign::Nothing))
+            .await
+            .err()?;
         let problem = Problem::from(refused);
         matches!(problem.reason, GitReason::CertificateExpired | GitReason::Untrusted).then_some(problem)
     }
 
     /// Runs git without a network.
     pub(super) async fn run_here(&self, call: Call<'_>, remote: &Remote, args: &[&str]) -> Result<Vec<u8>, GitError> {
-        self.attempt(call, Towards::Nobody(Box::new(Session::of(remote))), args).await
+        self.attempt(call, Towards::Nobody(Box::new(Session::of(remote))), args)
+            .await
     }
 
     /// Runs a command at the remote side of an ssh, and returns its output.
@@ -141,7 +151,10 @@ impl Git {
             let said = GitError::from_ssh("ask", session, &ended.stderr);
             problem = match said {
                 Some(error) => Problem::new(error.reason, error.evidence),
-                None => Problem::new(GitReason::Failed, session.redact(ended.stderr.lines().next_back().unwrap_or(""))),
+                None => Problem::new(
+                    GitReason::Failed,
+                    session.redact(ended.stderr.lines().next_back().unwrap_or("")),
+                ),
             };
             if problem.reason != GitReason::Unreachable {
                 break;
@@ -159,19 +172,32 @@ impl Git {
         let mut command = self.command(&settings(&towards, &files));
         let mut link = None;
         if let Towards::Ssh(session, address) = &towards {
-            let service = if session.pushes { "git-receive-pack" } else { "git-upload-pack" };
+            let service = if session.pushes {
+                "git-receive-pack"
+            } else {
+                "git-upload-pack"
+            };
             let service = format!("{service} {}", quote(&session.remote.address().ssh_path()));
             let (started, socket) = ssh::connect(&self.0.ssh, &self.0.home, session, *address, &service)
                 .map_err(|error| fail(GitReason::NoGit, format!("ssh: {error}")))?;
             command
-                .fd_mappings(vec![FdMapping { parent_fd: socket, child_fd: SOCKET }])
+                .fd_mappings(vec![FdMapping {
+                    parent_fd: socket,
+                    child_fd: SOCKET,
+                }])
                 .map_err(|error| fail(GitReason::NoGit, error.to_string()))?;
             link = Some(started);
         }
 
-        let url = if link.is_some() { format!("fd::{SOCKET}") } else { session.remote.url().to_owned() };
-        let mut child =
-            command.args(args.iter().map(|arg| if *arg == URL { &url } else { *arg })).spawn().map_err(no_git)?;
+        let url = if link.is_some() {
+            format!("fd::{SOCKET}")
+        } else {
+            session.remote.url().to_owned()
+        };
+        let mut child = command
+            .args(args.iter().map(|arg| if *arg == URL { &url } else { *arg }))
+            .spawn()
+            .map_err(no_git)?;
         // The command also holds our end of the socket, so ssh would never see the end.
         drop(command);
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
@@ -207,10 +233,15 @@ impl Git {
         let home = &self.0.home;
         let mut command = Command::new(&self.0.program);
         command.env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
-        for (name, value) in
-            [("HOME", home.as_os_str()), ("XDG_CONFIG_HOME", home.as_os_str()), ("TMPDIR", home.as_os_str())]
-        {
+        command.env(
+            "PATH",
+            std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+        );
+        for (name, value) in [
+            ("HOME", home.as_os_str()),
+            ("XDG_CONFIG_HOME", home.as_os_str()),
+            ("TMPDIR", home.as_os_str()),
+        ] {
             command.env(name, value);
         }
         for (name, value) in [
@@ -228,10 +259,16 @@ impl Git {
 
         command.env("GIT_CONFIG_COUNT", settings.len().to_string());
         for (n, (key, value)) in settings.iter().enumerate() {
-            command.env(format!("GIT_CONFIG_KEY_{n}"), key).env(format!("GIT_CONFIG_VALUE_{n}"), value);
+            command
+                .env(format!("GIT_CONFIG_KEY_{n}"), key)
+                .env(format!("GIT_CONFIG_VALUE_{n}"), value);
         }
 
-        command.current_dir(home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .current_dir(home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
         command
     }
@@ -264,12 +301,18 @@ impl Files {
     fn write(home: &Path, remote: &Remote) -> std::io::Result<Self> {
         let write = |pem: Option<&str>| -> std::io::Result<Option<tempfile::NamedTempFile>> {
             let Some(pem) = pem else { return Ok(None) };
-            let file = tempfile::Builder::new().prefix("ca-").suffix(".pem").tempfile_in(home)?;
+            let file = tempfile::Builder::new()
+                .prefix("ca-")
+                .suffix(".pem")
+                .tempfile_in(home)?;
             std::fs::write(file.path(), pem)?;
             Ok(Some(file))
         };
         let proxy_ca = remote.proxy().and_then(|proxy| proxy.ca.as_deref());
-        Ok(Self { ca: write(remote.ca())?, proxy_ca: write(proxy_ca)? })
+        Ok(Self {
+            ca: write(remote.ca())?,
+            proxy_ca: write(proxy_ca)?,
+        })
     }
 }
 
@@ -323,7 +366,10 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         }
         Towards::Http(session) => session,
     };
-    set(&format!("protocol.{}.allow", session.remote.address().scheme.as_str()), "always".to_owned());
+    set(
+        &format!("protocol.{}.allow", session.remote.address().scheme.as_str()),
+        "always".to_owned(),
+    );
     if let Some(header) = &session.authorization {
         // Bound to scheme, host and port.
         set(
@@ -340,7 +386,10 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
     }
 
     let path = |file: &Option<tempfile::NamedTempFile>| file.as_ref().map(|file| PathBuf::from(file.path()));
-    for (key, file) in [("http.sslCAInfo", path(&files.ca)), ("http.proxySSLCAInfo", path(&files.proxy_ca))] {
+    for (key, file) in [
+        ("http.sslCAInfo", path(&files.ca)),
+        ("http.proxySSLCAInfo", path(&files.proxy_ca)),
+    ] {
         if let Some(file) = file {
             set(key, file.to_string_lossy().into_owned());
         }
@@ -365,7 +414,9 @@ async fn drive(child: &mut Child, max_output: usize) -> std::io::Result<Result<E
 
 /// Reads at most `limit` bytes. If there are more: None at once if `strict`, otherwise the rest is read and dropped.
 async fn read(stream: Option<impl AsyncRead + Unpin>, limit: usize, strict: bool) -> std::io::Result<Option<Vec<u8>>> {
-    let Some(mut stream) = stream else { return Ok(Some(Vec::new())) };
+    let Some(mut stream) = stream else {
+        return Ok(Some(Vec::new()));
+    };
     let mut kept = Vec::new();
     let mut chunk = vec![0; 16 << 10];
     loop {
@@ -383,7 +434,9 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, limit: usize, strict: bool
 
 /// Returns when the folder exceeds its limit.
 async fn watch(watched: Option<(&Path, u64)>) -> GitReason {
-    let Some((folder, limit)) = watched else { return std::future::pending().await };
+    let Some((folder, limit)) = watched else {
+        return std::future::pending().await;
+    };
     loop {
         tokio::time::sleep(WATCH_PAUSE).await;
         let path = folder.to_owned();

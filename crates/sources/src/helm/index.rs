@@ -105,7 +105,9 @@ impl<'de> Deserialize<'de> for Lines {
                 use serde::de::Error as _;
                 let (mut lines, mut charts, mut total) = (String::new(), 0, 0);
                 while let Some(name) = map.next_key::<String>()? {
-                    let Some(Versions(versions)) = map.next_value::<Option<Versions>>()? else { continue };
+                    let Some(Versions(versions)) = map.next_value::<Option<Versions>>()? else {
+                        continue;
+                    };
                     charts += 1;
                     total += versions.len();
                     if charts > MAX_CHARTS || total > MAX_VERSIONS {
@@ -193,7 +195,9 @@ impl<'de> Deserialize<'de> for Written {
 impl Written {
     /// As in Helm, an invalid version or one without an address is left out, and the others count.
     fn usable(self) -> Option<ChartVersion> {
-        let version = self.version.filter(|text| !text.is_empty() && text.len() <= MAX_VERSION)?;
+        let version = self
+            .version
+            .filter(|text| !text.is_empty() && text.len() <= MAX_VERSION)?;
         let usable = |url: &String| !url.is_empty() && url.len() <= MAX_URL && !url.chars().any(char::is_control);
         let urls: Vec<String> = self.urls.into_iter().filter(usable).take(MAX_URLS).collect();
         let digest = self.digest.filter(|text| !text.is_empty()).map(|text| {
@@ -208,7 +212,9 @@ impl Written {
 
 /// The versions of one chart from the stored lines.
 pub(super) fn versions_of(lines: impl BufRead, chart: &str) -> std::io::Result<Result<Vec<ChartVersion>, IndexError>> {
-    let Ok(name) = serde_json::to_string(chart) else { return Ok(Err(IndexError::Damaged)) };
+    let Ok(name) = serde_json::to_string(chart) else {
+        return Ok(Err(IndexError::Damaged));
+    };
     let beginning = format!("[{name},");
     for line in lines.lines() {
         let line = line?;
@@ -236,7 +242,10 @@ pub(super) fn read_chart_yaml(bytes: &[u8]) -> Result<ChartYaml, String> {
     let Map(mut fields) =
         parsed.map_err(|error| escape(error.to_string().lines().next().unwrap_or_default().as_bytes()))?;
     let mut field = |name: &str| fields.remove(name).ok_or_else(|| format!("it has no {name}"));
-    Ok(ChartYaml { name: field("name")?, version: field("version")? })
+    Ok(ChartYaml {
+        name: field("name")?,
+        version: field("version")?,
+    })
 }
 
 /// The texts of a mapping. Other values are ignored.
@@ -279,7 +288,9 @@ mod tests {
 
     fn versions(index: &str, chart: &str) -> Result<Vec<ChartVersion>, String> {
         let lines = parse(index.as_bytes().to_vec()).map_err(|error| error.to_string())?;
-        versions_of(lines.as_bytes(), chart).unwrap().map_err(|error| error.to_string())
+        versions_of(lines.as_bytes(), chart)
+            .unwrap()
+            .map_err(|error| error.to_string())
     }
 
     const INDEX: &str = r#"apiVersion: v1
@@ -311,7 +322,10 @@ serverInfo: {}
     #[test]
     fn of_each_version_the_address_and_the_digest_are_kept() {
         let web = versions(INDEX, "web").unwrap();
-        let told: Vec<_> = web.iter().map(|one| (one.version.as_str(), one.urls.len(), one.digest.is_some())).collect();
+        let told: Vec<_> = web
+            .iter()
+            .map(|one| (one.version.as_str(), one.urls.len(), one.digest.is_some()))
+            .collect();
         assert_eq!(told, [("1.10", 1, true), ("v2.0.0", 2, false)]);
         assert_eq!(web[0].digest, Some(Digest::of("foo")));
         assert_eq!(versions(INDEX, "web-two").unwrap().len(), 1);
@@ -337,7 +351,10 @@ serverInfo: {}
             "*b,".repeat(99),
             "*c,".repeat(99)
         );
-        let many = format!("a: &a x\nentries: {{web: [{}]}}", "{version: *a, urls: [*a]},".repeat(2000));
+        let many = format!(
+            "a: &a x\nentries: {{web: [{}]}}",
+            "{version: *a, urls: [*a]},".repeat(2000)
+        );
         for index in [
             "",
             "x",
@@ -361,7 +378,10 @@ serverInfo: {}
             let error = versions(index, "web").unwrap_err();
             assert!(!error.contains(char::is_control) && error.len() < 400, "{error:?}");
         }
-        assert!(matches!(parse(b"entries: {w: \xff}".to_vec()), Err(IndexError::NotText)));
+        assert!(matches!(
+            parse(b"entries: {w: \xff}".to_vec()),
+            Err(IndexError::NotText)
+        ));
         let long = format!(
             "entries: {{web: [{{version: '{}', urls: [a]}}, {{version: '1', urls: ['{}', \"a\\nb\"]}}]}}",
             "1".repeat(300),

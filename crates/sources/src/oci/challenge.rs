@@ -17,7 +17,10 @@ pub(super) enum Challenge {
 impl Challenge {
     /// The first supported challenge, a token before a password.
     pub(super) fn find<'h>(headers: impl Iterator<Item = &'h str>) -> Option<Self> {
-        let mut all: Vec<Self> = headers.filter(|header| header.len() <= MAX_HEADER).filter_map(parse).collect();
+        let mut all: Vec<Self> = headers
+            .filter(|header| header.len() <= MAX_HEADER)
+            .filter_map(parse)
+            .collect();
         let bearer = all.iter().position(|one| matches!(one, Self::Bearer { .. }));
         match bearer {
             Some(n) => Some(all.swap_remove(n)),
@@ -49,7 +52,11 @@ fn parse(header: &str) -> Option<Challenge> {
         let after = after.trim_start();
         rest = after.strip_prefix(',').unwrap_or(after).trim_start();
     }
-    Some(Challenge::Bearer { realm: realm?, service, scope })
+    Some(Challenge::Bearer {
+        realm: realm?,
+        service,
+        scope,
+    })
 }
 
 /// A quoted string or a token, and the text after it.
@@ -79,12 +86,20 @@ mod tests {
         let find = |headers: &[&str]| Challenge::find(headers.iter().copied());
         let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
             let own = |text: Option<&str>| text.map(str::to_owned);
-            Some(Challenge::Bearer { realm: realm.to_owned(), service: own(service), scope: own(scope) })
+            Some(Challenge::Bearer {
+                realm: realm.to_owned(),
+                service: own(service),
+                scope: own(scope),
+            })
         };
         let docker = r#"Bearer realm="https://auth.example.com/token",service="registry.example.com",scope="repository:a/b:pull,push""#;
         assert_eq!(
             find(&[docker]),
-            bearer("https://auth.example.com/token", Some("registry.example.com"), Some("repository:a/b:pull,push"))
+            bearer(
+                "https://auth.example.com/token",
+                Some("registry.example.com"),
+                Some("repository:a/b:pull,push")
+            )
         );
         assert_eq!(
             find(&["Basic realm=\"x\"", "bearer realm=https://a , error=\"\\\"\""]),

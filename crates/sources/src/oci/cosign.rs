@@ -73,7 +73,11 @@ impl Keys {
         if named.len() > MAX_KEYS {
             return Err(KeysError::TooMany);
         }
-        named.into_iter().map(|(name, pem)| Key::read(name, pem)).collect::<Result<_, _>>().map(Self)
+        named
+            .into_iter()
+            .map(|(name, pem)| Key::read(name, pem))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// A digest that changes with the keys.
@@ -83,7 +87,11 @@ impl Keys {
     }
 
     fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
-        self.0.iter().any(|key| UnparsedPublicKey::new(key.algorithm, &key.bytes).verify(message, signature).is_ok())
+        self.0.iter().any(|key| {
+            UnparsedPublicKey::new(key.algorithm, &key.bytes)
+                .verify(message, signature)
+                .is_ok()
+        })
     }
 }
 
@@ -95,13 +103,21 @@ impl Key {
         const ED25519: &str = "1.3.101.112";
         let malformed = || KeysError::Malformed(name.to_owned());
         let unsupported = || KeysError::Unsupported(name.to_owned());
-        let pem = Pem::iter_from_buffer(pem).next().ok_or_else(malformed)?.map_err(|_| malformed())?;
+        let pem = Pem::iter_from_buffer(pem)
+            .next()
+            .ok_or_else(malformed)?
+            .map_err(|_| malformed())?;
         if pem.label != "PUBLIC KEY" {
             return Err(malformed());
         }
         let (_, info) = SubjectPublicKeyInfo::from_der(&pem.contents).map_err(|_| malformed())?;
         let bytes = info.subject_public_key.data.to_vec();
-        let curve = info.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok()).map(|oid| oid.to_id_string());
+        let curve = info
+            .algorithm
+            .parameters
+            .as_ref()
+            .and_then(|any| any.as_oid().ok())
+            .map(|oid| oid.to_id_string());
         let algorithm: &'static dyn VerificationAlgorithm =
             match (info.algorithm.algorithm.to_id_string().as_str(), curve.as_deref()) {
                 (EC, Some(P256)) => &signature::ECDSA_P256_SHA256_ASN1,
@@ -109,7 +125,11 @@ impl Key {
                 (RSA, _) => &signature::RSA_PKCS1_2048_8192_SHA256,
                 _ => return Err(unsupported()),
             };
-        Ok(Self { name: name.to_owned(), algorithm, bytes })
+        Ok(Self {
+            name: name.to_owned(),
+            algorithm,
+            bytes,
+        })
     }
 }
 
@@ -138,9 +158,18 @@ async fn verify_attached(
     seen: &mut usize,
 ) -> Result<bool, FetchError> {
     let tag = format!("sha256-{}.sig", digest.to_hex());
-    let Some(manifest) = registry.find_manifest(step, &tag).await? else { return Ok(false) };
-    for layer in manifest.layers.iter().filter(|layer| layer.media_type == SIMPLE_SIGNING).take(MAX_SIGNATURES) {
-        let Some(signature) = layer.annotation(SIGNATURE).and_then(|text| STANDARD.decode(text).ok()) else { continue };
+    let Some(manifest) = registry.find_manifest(step, &tag).await? else {
+        return Ok(false);
+    };
+    for layer in manifest
+        .layers
+        .iter()
+        .filter(|layer| layer.media_type == SIMPLE_SIGNING)
+        .take(MAX_SIGNATURES)
+    {
+        let Some(signature) = layer.annotation(SIGNATURE).and_then(|text| STANDARD.decode(text).ok()) else {
+            continue;
+        };
         *seen += 1;
         let payload = registry.blob(step, &layer.digest, MAX_PAYLOAD).await?;
         if keys.signed(&payload, &signature) && payload_digest(&payload) == Some(*digest) {
@@ -197,7 +226,9 @@ async fn verify_referring(
     seen: &mut usize,
 ) -> Result<bool, FetchError> {
     const ACCEPT: &str = "application/vnd.oci.image.index.v1+json";
-    let mut listed = registry.find_bytes(step, &format!("referrers/{digest}"), ACCEPT, MAX_INDEX).await?;
+    let mut listed = registry
+        .find_bytes(step, &format!("referrers/{digest}"), ACCEPT, MAX_INDEX)
+        .await?;
     if listed.is_none() {
         let tag = format!("manifests/sha256-{}", digest.to_hex());
         listed = registry.find_bytes(step, &tag, ACCEPT, MAX_INDEX).await?;
@@ -205,10 +236,17 @@ async fn verify_referring(
     let Some(listed) = listed else { return Ok(false) };
     let listed: Referrers = serde_json::from_slice(&listed)
         .map_err(|error| registry.fail(step, FetchReason::Manifest, format!("its list of referrers: {error}")))?;
-    let bundles = listed.manifests.iter().filter(|one| one.artifact_type.starts_with(BUNDLE_PREFIX));
+    let bundles = listed
+        .manifests
+        .iter()
+        .filter(|one| one.artifact_type.starts_with(BUNDLE_PREFIX));
     for bundle in bundles.take(MAX_SIGNATURES) {
         let manifest = registry.manifest(step, &bundle.digest.to_string()).await?;
-        for layer in manifest.layers.iter().filter(|layer| layer.media_type.starts_with(BUNDLE_PREFIX)) {
+        for layer in manifest
+            .layers
+            .iter()
+            .filter(|layer| layer.media_type.starts_with(BUNDLE_PREFIX))
+        {
             *seen += 1;
             let bundle = registry.blob(step, &layer.digest, MAX_PAYLOAD).await?;
             if verify_bundle(&bundle, digest, keys) {
@@ -257,17 +295,32 @@ struct SubjectDigest {
 }
 
 fn verify_bundle(bundle: &[u8], digest: &Digest, keys: &Keys) -> bool {
-    let Ok(Bundle { dsse_envelope: envelope }) = serde_json::from_slice(bundle) else { return false };
-    let Ok(payload) = STANDARD.decode(&envelope.payload) else { return false };
+    let Ok(Bundle {
+        dsse_envelope: envelope,
+    }) = serde_json::from_slice(bundle)
+    else {
+        return false;
+    };
+    let Ok(payload) = STANDARD.decode(&envelope.payload) else {
+        return false;
+    };
     let message = pre_authentication(&envelope.payload_type, &payload);
-    let signed =
-        |one: &EnvelopeSignature| STANDARD.decode(&one.sig).is_ok_and(|signature| keys.signed(&message, &signature));
+    let signed = |one: &EnvelopeSignature| {
+        STANDARD
+            .decode(&one.sig)
+            .is_ok_and(|signature| keys.signed(&message, &signature))
+    };
     if envelope.payload_type != IN_TOTO || !envelope.signatures.iter().take(MAX_SIGNATURES).any(signed) {
         return false;
     }
-    let Ok(statement) = serde_json::from_slice::<Statement>(&payload) else { return false };
+    let Ok(statement) = serde_json::from_slice::<Statement>(&payload) else {
+        return false;
+    };
     statement.predicate_type == SIGN_PREDICATE
-        && statement.subject.iter().any(|subject| subject.digest.sha256 == digest.to_hex())
+        && statement
+            .subject
+            .iter()
+            .any(|subject| subject.digest.sha256 == digest.to_hex())
 }
 
 /// The signed message of a DSSE envelope (DSSE's `protocol.md`).
@@ -296,11 +349,18 @@ mod tests {
         for (kind, expected) in [
             (&rcgen::PKCS_ECDSA_P256_SHA256, Ok(1)),
             (&rcgen::PKCS_ED25519, Ok(1)),
-            (&rcgen::PKCS_ECDSA_P384_SHA384, Err(KeysError::Unsupported("a.pub".into()))),
+            (
+                &rcgen::PKCS_ECDSA_P384_SHA384,
+                Err(KeysError::Unsupported("a.pub".into())),
+            ),
         ] {
             let key = rcgen::KeyPair::generate_for(kind).unwrap();
             assert_eq!(read("a.pub", &key.public_key_pem()), expected);
-            assert_eq!(read("a.pub", &key.serialize_pem()), Err(KeysError::Malformed("a.pub".into())), "a private key");
+            assert_eq!(
+                read("a.pub", &key.serialize_pem()),
+                Err(KeysError::Malformed("a.pub".into())),
+                "a private key"
+            );
             assert_eq!(read("a.key", &key.public_key_pem()), Err(KeysError::None));
         }
         for odd in ["", "x", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {

@@ -14,8 +14,10 @@ pub const CHART_CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
 pub const CHART_LAYER: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 pub(super) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-const INDEXES: [&str; 2] =
-    ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
+const INDEXES: [&str; 2] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
 const TITLE: &str = "org.opencontainers.image.title";
 /// Most layers of one artifact: OCI images have up to 127.
 const MAX_LAYERS: usize = 256;
@@ -86,7 +88,11 @@ impl Manifest {
     /// The layer that contains the files.
     pub(super) fn layer(&self, selection: &Selection) -> Result<&Layer, String> {
         let kinds = || {
-            let mut kinds: Vec<_> = self.layers.iter().map(|layer| escape(layer.media_type.as_bytes())).collect();
+            let mut kinds: Vec<_> = self
+                .layers
+                .iter()
+                .map(|layer| escape(layer.media_type.as_bytes()))
+                .collect();
             kinds.dedup();
             kinds.truncate(5);
             if kinds.is_empty() {
@@ -98,7 +104,11 @@ impl Manifest {
         let found = match &selection.media_type {
             Some(kind) => self.layers.iter().find(|layer| layer.media_type == *kind),
             // A chart's provenance may precede it.
-            None => self.layers.iter().find(|layer| layer.media_type == super::CHART_LAYER).or(self.layers.first()),
+            None => self
+                .layers
+                .iter()
+                .find(|layer| layer.media_type == super::CHART_LAYER)
+                .or(self.layers.first()),
         };
         found.ok_or_else(|| match &selection.media_type {
             Some(kind) => format!("it has no layer of {}; {}", escape(kind.as_bytes()), kinds()),
@@ -124,12 +134,19 @@ mod tests {
         );
         let manifest = Manifest::parse(text.as_bytes()).unwrap();
         let choose = |kind: Option<&str>| {
-            let selection = Selection { media_type: kind.map(str::to_owned), copies: false };
+            let selection = Selection {
+                media_type: kind.map(str::to_owned),
+                copies: false,
+            };
             manifest.layer(&selection).map(|layer| layer.digest)
         };
         assert_eq!(choose(None), Ok(Digest::of(CHART_LAYER)));
         assert_eq!(choose(Some(CHART_LAYER)), Ok(Digest::of(CHART_LAYER)));
-        assert!(choose(Some("x")).unwrap_err().starts_with("it has no layer of x; it has layers of"));
+        assert!(
+            choose(Some("x"))
+                .unwrap_err()
+                .starts_with("it has no layer of x; it has layers of")
+        );
     }
 
     #[test]

@@ -79,7 +79,11 @@ impl Place {
         if !is_repository(&path) || tag.as_deref().is_some_and(|tag| !super::is_tag(tag)) {
             return Err(PlaceError::Repository(escape(path.as_bytes())));
         }
-        Ok(Self { host, repository: path, tag })
+        Ok(Self {
+            host,
+            repository: path,
+            tag,
+        })
     }
 
     pub fn tag(&self) -> Option<&str> {
@@ -116,7 +120,9 @@ fn is_repository(path: &str) -> bool {
         let separators = name.split(plain).filter(|part| !part.is_empty());
         name.starts_with(plain)
             && name.ends_with(plain)
-            && separators.into_iter().all(|part| matches!(part, "." | "_" | "__") || part.bytes().all(|b| b == b'-'))
+            && separators
+                .into_iter()
+                .all(|part| matches!(part, "." | "_" | "__") || part.bytes().all(|b| b == b'-'))
     };
     path.len() <= 255 && path.split('/').all(is_name)
 }
@@ -128,7 +134,10 @@ mod tests {
     #[test]
     fn places_are_hosts_and_paths() {
         let place = Place::parse("oci://Registry.example.com:5000/team-a/web__x.y:1.2.3").unwrap();
-        assert_eq!((place.name().as_str(), place.tag()), ("registry.example.com:5000/team-a/web__x.y", Some("1.2.3")));
+        assert_eq!(
+            (place.name().as_str(), place.tag()),
+            ("registry.example.com:5000/team-a/web__x.y", Some("1.2.3"))
+        );
         assert_eq!(place.base(false).as_str(), "https://registry.example.com:5000/");
         assert_eq!(place.base(true).as_str(), "http://registry.example.com:5000/");
         let docker = Place::parse("oci://docker.io/nginx").unwrap();
@@ -136,8 +145,14 @@ mod tests {
             (docker.name().as_str(), docker.base(false).as_str()),
             ("docker.io/library/nginx", "https://registry-1.docker.io/")
         );
-        assert_eq!(Place::parse("oci://[::1]:5000/a").unwrap().base(false).as_str(), "https://[::1]:5000/");
-        assert_eq!(Place::of_chart("oci://h/charts/", "web").unwrap().to_string(), "oci://h/charts/web");
+        assert_eq!(
+            Place::parse("oci://[::1]:5000/a").unwrap().base(false).as_str(),
+            "https://[::1]:5000/"
+        );
+        assert_eq!(
+            Place::of_chart("oci://h/charts/", "web").unwrap().to_string(),
+            "oci://h/charts/web"
+        );
         for url in [
             "https://h/a",
             "oci://",

@@ -54,12 +54,21 @@ struct Tags {
 impl Registry {
     /// `site`: the place's registry.
     pub fn new(site: Site, place: &Place) -> Self {
-        Self { site, place: place.clone(), signed: Mutex::default() }
+        Self {
+            site,
+            place: place.clone(),
+            signed: Mutex::default(),
+        }
     }
 
     pub(crate) fn fail(&self, step: Step, reason: FetchReason, evidence: impl Into<String>) -> FetchError {
         let evidence = self.site.evidence(&evidence.into());
-        FetchError { what: step.what, url: self.place.to_string(), reason, evidence }
+        FetchError {
+            what: step.what,
+            url: self.place.to_string(),
+            reason,
+            evidence,
+        }
     }
 
     fn url(&self, rest: &str) -> Url {
@@ -70,35 +79,58 @@ impl Registry {
 
     /// Sends a request; signs in and repeats it if the registry asks for that.
     async fn ask(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
-        let signed = self.signed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let signed = self
+            .signed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
         let sign = signed.map_or(Sign::Nothing, Sign::Header);
-        let answer = self.site.send(step, ask.clone().sign(sign)).await.map_err(|error| self.told(error))?;
+        let answer = self
+            .site
+            .send(step, ask.clone().sign(sign))
+            .await
+            .map_err(|error| self.told(error))?;
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
-        let headers = answer.headers.get_all(header::WWW_AUTHENTICATE).iter().filter_map(|header| header.to_str().ok());
+        let headers = answer
+            .headers
+            .get_all(header::WWW_AUTHENTICATE)
+            .iter()
+            .filter_map(|header| header.to_str().ok());
         let login = self.site.access().login.as_ref();
         let header = match (Challenge::find(headers), login) {
             (Some(Challenge::Bearer { realm, service, scope }), login) => {
                 // A token that is sent as it is needs no token service.
                 match login {
                     Some(login @ Login::Bearer(_)) => login.header(),
-                    login => Some(self.fetch_token(step, &realm, service.as_deref(), scope.as_deref(), login).await?),
+                    login => Some(
+                        self.fetch_token(step, &realm, service.as_deref(), scope.as_deref(), login)
+                            .await?,
+                    ),
                 }
             }
             (Some(Challenge::Basic), Some(login)) => login.header(),
             (Some(Challenge::Basic), None) => return Err(self.fail(step, FetchReason::CredentialsMissing, "")),
             (None, _) => None,
         };
-        let Some(header) = header else { return answer.success(&self.site).map_err(|error| self.told(error)) };
+        let Some(header) = header else {
+            return answer.success(&self.site).map_err(|error| self.told(error));
+        };
         drop(answer);
         *self.signed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(header.clone());
-        self.site.send(step, ask.sign(Sign::Header(header))).await.map_err(|error| self.told(error))
+        self.site
+            .send(step, ask.sign(Sign::Header(header)))
+            .await
+            .map_err(|error| self.told(error))
     }
 
     /// An error of the registry's site, reported for the repository.
     fn told(&self, error: FetchError) -> FetchError {
-        FetchError { url: self.place.to_string(), ..error }
+        FetchError {
+            url: self.place.to_string(),
+            ..error
+        }
     }
 
     /// Gets a token from the service that the registry names. The service gets the credentials like the registry
@@ -135,7 +167,10 @@ impl Registry {
             Some(Login::Identity(token)) => {
                 // Docker's form of an identity token where only name and password are accepted.
                 let pair = Zeroizing::new(format!("<token>:{}", token.reveal()));
-                Some(Zeroizing::new(format!("Basic {}", *Zeroizing::new(STANDARD.encode(pair.as_bytes())))))
+                Some(Zeroizing::new(format!(
+                    "Basic {}",
+                    *Zeroizing::new(STANDARD.encode(pair.as_bytes()))
+                )))
             }
             Some(login) => login.header(),
             None => None,
@@ -148,12 +183,19 @@ impl Registry {
             ask.headers.insert(header::AUTHORIZATION, value);
         }
 
-        let answer =
-            self.site.send_unredirected(step, ask.sign(Sign::Nothing)).await.map_err(|error| self.told(error))?;
+        let answer = self
+            .site
+            .send_unredirected(step, ask.sign(Sign::Nothing))
+            .await
+            .map_err(|error| self.told(error))?;
         let answer = match answer.status.as_u16() {
             // Some services answer wrong passwords so.
             400 | 401 | 403 if login.is_some() => {
-                return Err(self.fail(step, FetchReason::Unauthorized, format!("HTTP {}", answer.status.as_u16())));
+                return Err(self.fail(
+                    step,
+                    FetchReason::Unauthorized,
+                    format!("HTTP {}", answer.status.as_u16()),
+                ));
             }
             401 | 403 => return Err(self.fail(step, FetchReason::CredentialsMissing, "")),
             _ => answer.success(&self.site).map_err(|error| self.told(error))?,
@@ -162,7 +204,10 @@ impl Registry {
         let bytes = Zeroizing::new(answer.bytes(MAX_ANSWER).await.map_err(|error| self.told(error))?);
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| unusable("answers with something else"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
-        Ok(Zeroizing::new(format!("Bearer {}", *token.ok_or_else(|| unusable("answers without a token"))?)))
+        Ok(Zeroizing::new(format!(
+            "Bearer {}",
+            *token.ok_or_else(|| unusable("answers without a token"))?
+        )))
     }
 
     fn success(&self, step: Step, answer: Answer, missing: impl FnOnce() -> FetchReason) -> Result<Answer, FetchError> {
@@ -189,8 +234,14 @@ impl Registry {
         if !answer.status.is_success() && !matches!(answer.status.as_u16(), 400 | 405 | 501) {
             self.success(step, answer, missing)?;
         }
-        let answer = self.ask(step, Ask::get(url).header(header::ACCEPT, &accepted())).await?;
-        let bytes = self.success(step, answer, missing)?.bytes(MAX_MANIFEST).await.map_err(|error| self.told(error))?;
+        let answer = self
+            .ask(step, Ask::get(url).header(header::ACCEPT, &accepted()))
+            .await?;
+        let bytes = self
+            .success(step, answer, missing)?
+            .bytes(MAX_MANIFEST)
+            .await
+            .map_err(|error| self.told(error))?;
         Ok(Digest::of(bytes))
     }
 
@@ -198,22 +249,34 @@ impl Registry {
     pub(crate) async fn manifest(&self, step: Step, reference: &str) -> Result<Manifest, FetchError> {
         let found = self.find_manifest(step, reference).await?;
         let missing = || {
-            let what = if reference.starts_with("sha256:") { "manifest" } else { "tag" };
-            self.fail(step, FetchReason::ReferenceMissing(format!("{what} {}", escape(reference.as_bytes()))), "")
+            let what = if reference.starts_with("sha256:") {
+                "manifest"
+            } else {
+                "tag"
+            };
+            self.fail(
+                step,
+                FetchReason::ReferenceMissing(format!("{what} {}", escape(reference.as_bytes()))),
+                "",
+            )
         };
         found.ok_or_else(missing)
     }
 
     /// The same. None: it does not exist.
     pub(crate) async fn find_manifest(&self, step: Step, reference: &str) -> Result<Option<Manifest>, FetchError> {
-        let Some(bytes) = self.find_bytes(step, &format!("manifests/{reference}"), &accepted(), MAX_MANIFEST).await?
+        let Some(bytes) = self
+            .find_bytes(step, &format!("manifests/{reference}"), &accepted(), MAX_MANIFEST)
+            .await?
         else {
             return Ok(None);
         };
         if let Ok(wanted) = reference.parse::<Digest>() {
             self.check_digest(step, wanted, Digest::of(&bytes))?;
         }
-        Manifest::parse(&bytes).map(Some).map_err(|problem| self.fail(step, FetchReason::Manifest, problem))
+        Manifest::parse(&bytes)
+            .map(Some)
+            .map_err(|problem| self.fail(step, FetchReason::Manifest, problem))
     }
 
     /// The content at a path of the repository. None: it does not exist.
@@ -224,7 +287,9 @@ impl Registry {
         accept: &str,
         limit: usize,
     ) -> Result<Option<Vec<u8>>, FetchError> {
-        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        let (path, query) = path
+            .split_once('?')
+            .map_or((path, None), |(path, query)| (path, Some(query)));
         let mut url = self.url(path);
         url.set_query(query);
         let answer = self.ask(step, Ask::get(url).header(header::ACCEPT, accept)).await?;
@@ -239,7 +304,14 @@ impl Registry {
         if wanted == found {
             return Ok(());
         }
-        Err(self.fail(step, FetchReason::Digest { wanted: wanted.into(), found: found.into() }, ""))
+        Err(self.fail(
+            step,
+            FetchReason::Digest {
+                wanted: wanted.into(),
+                found: found.into(),
+            },
+            "",
+        ))
     }
 
     /// Reads a small blob into memory.
@@ -273,7 +345,10 @@ impl Registry {
         loop {
             let answer = self.ask(step, Ask::get(url.clone())).await?;
             let answer = self.success(step, answer, || FetchReason::NotFound)?;
-            let next = answer.header(header::LINK).and_then(next_page).and_then(|next| url.join(next).ok());
+            let next = answer
+                .header(header::LINK)
+                .and_then(next_page)
+                .and_then(|next| url.join(next).ok());
             let bytes = answer.bytes(MAX_ANSWER).await.map_err(|error| self.told(error))?;
             let page: Tags = serde_json::from_slice(&bytes)
                 .map_err(|error| self.fail(step, FetchReason::Unexpected, format!("its list of tags: {error}")))?;

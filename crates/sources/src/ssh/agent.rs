@@ -46,7 +46,9 @@ async fn answer(mut stream: UnixStream, identity: &Identity) -> io::Result<()> {
         let mut message = vec![0; length as usize];
         stream.read_exact(&mut message).await?;
         let answer = respond(&message, identity).unwrap_or_else(|| vec![FAILURE]);
-        stream.write_u32(u32::try_from(answer.len()).map_err(io::Error::other)?).await?;
+        stream
+            .write_u32(u32::try_from(answer.len()).map_err(io::Error::other)?)
+            .await?;
         stream.write_all(&answer).await?;
     }
 }

@@ -55,9 +55,18 @@ struct Curve {
 }
 
 static CURVES: [Curve; 3] = [
-    Curve { name: "nistp256", algorithm: &ECDSA_P256_SHA256_FIXED_SIGNING },
-    Curve { name: "nistp384", algorithm: &ECDSA_P384_SHA384_FIXED_SIGNING },
-    Curve { name: "nistp521", algorithm: &ECDSA_P521_SHA512_FIXED_SIGNING },
+    Curve {
+        name: "nistp256",
+        algorithm: &ECDSA_P256_SHA256_FIXED_SIGNING,
+    },
+    Curve {
+        name: "nistp384",
+        algorithm: &ECDSA_P384_SHA384_FIXED_SIGNING,
+    },
+    Curve {
+        name: "nistp521",
+        algorithm: &ECDSA_P521_SHA512_FIXED_SIGNING,
+    },
 ];
 
 impl fmt::Debug for Identity {
@@ -75,7 +84,12 @@ impl Identities {
     pub async fn unlock(&self, access: &SshAccess) -> Result<Arc<Identity>, String> {
         let passphrase = access.passphrase.as_ref().map(|text| text.reveal()).unwrap_or_default();
         let place = fingerprint(&["identity", access.identity.reveal(), passphrase]);
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
+        let known = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&place)
+            .cloned();
         if let Some(known) = known {
             return Ok(known);
         }
@@ -102,7 +116,7 @@ impl Identity {
         }
         if pem.contains("ENCRYPTED") {
             return Err(
-                "identity is encrypted in an old form; `ssh-keygen -p -f FILE` writes it in the present one".into()
+                "identity is encrypted in an old form; `ssh-keygen -p -f FILE` writes it in the present one".into(),
             );
         }
         let unknown = || "identity is no private key: neither OpenSSH's form, PKCS#1, SEC 1 nor PKCS#8".to_owned();
@@ -126,20 +140,29 @@ impl Identity {
 
         let key = match (key.kdf(), passphrase) {
             (Kdf::Bcrypt { rounds, .. }, _) if *rounds > MAX_ROUNDS => {
-                return Err(format!("identity wants {rounds} rounds of hashing; at most {MAX_ROUNDS} are made"));
+                return Err(format!(
+                    "identity wants {rounds} rounds of hashing; at most {MAX_ROUNDS} are made"
+                ));
             }
             (Kdf::None, _) => key,
             (_, None) => return Err("identity is encrypted and the Secret has no password for it".to_owned()),
-            (_, Some(passphrase)) => {
-                key.decrypt(passphrase).map_err(|_| "the Secret's password doesn't open identity".to_owned())?
-            }
+            (_, Some(passphrase)) => key
+                .decrypt(passphrase)
+                .map_err(|_| "the Secret's password doesn't open identity".to_owned())?,
         };
 
-        let unusable = || format!("identity is a key of the kind {}, which is not supported", key.algorithm());
+        let unusable = || {
+            format!(
+                "identity is a key of the kind {}, which is not supported",
+                key.algorithm()
+            )
+        };
         let signer = match key.key_data() {
             KeypairData::Ed25519(pair) => {
                 let (seed, public) = (zeroize::Zeroizing::new(pair.private.to_bytes()), pair.public.0);
-                Ed25519KeyPair::from_seed_and_public_key(&*seed, &public).ok().map(Signer::Ed25519)
+                Ed25519KeyPair::from_seed_and_public_key(&*seed, &public)
+                    .ok()
+                    .map(Signer::Ed25519)
             }
             KeypairData::Ecdsa(pair) => {
                 let curve = CURVES.iter().find(|curve| curve.name == pair.curve().as_str());
@@ -169,7 +192,10 @@ impl Identity {
             }
             Signer::Rsa(pair) => {
                 put(&mut blob, b"ssh-rsa")?;
-                put_number(&mut blob, pair.public_key().exponent().big_endian_without_leading_zero())?;
+                put_number(
+                    &mut blob,
+                    pair.public_key().exponent().big_endian_without_leading_zero(),
+                )?;
                 put_number(&mut blob, pair.public_key().modulus().big_endian_without_leading_zero())?;
             }
         }
@@ -228,11 +254,15 @@ fn read_rsa(pair: &RsaKeypair) -> Option<Signer> {
 }
 
 fn read_pkcs8(der: &[u8]) -> Option<Signer> {
-    let ed25519 = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok().map(Signer::Ed25519);
+    let ed25519 = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der)
+        .ok()
+        .map(Signer::Ed25519);
     let rsa = || RsaKeyPair::from_pkcs8(der).ok().map(Signer::Rsa);
     let ecdsa = || {
         CURVES.iter().find_map(|curve| {
-            EcdsaKeyPair::from_pkcs8(curve.algorithm, der).ok().map(|pair| Signer::Ecdsa(pair, curve))
+            EcdsaKeyPair::from_pkcs8(curve.algorithm, der)
+                .ok()
+                .map(|pair| Signer::Ecdsa(pair, curve))
         })
     };
     ed25519.or_else(rsa).or_else(ecdsa)
@@ -242,7 +272,11 @@ fn read_pkcs8(der: &[u8]) -> Option<Signer> {
 fn put_number(to: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     let start = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len());
     let bytes = &bytes[start..];
-    let sign: &[u8] = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) { &[0] } else { &[] };
+    let sign: &[u8] = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) {
+        &[0]
+    } else {
+        &[]
+    };
     put(to, &[sign, bytes].concat())
 }
 
@@ -273,6 +307,9 @@ mod tests {
             "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----",
             "no key that can be read",
         );
-        check("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", "ssh-keygen -p");
+        check(
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n",
+            "ssh-keygen -p",
+        );
     }
 }

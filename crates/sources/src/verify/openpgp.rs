@@ -20,7 +20,10 @@ const BLOCK: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 pub(super) struct Certificate(SignedPublicKey);
 
 pub(super) fn read_keys(entry: &str, bytes: &[u8]) -> Result<Vec<Certificate>, KeysError> {
-    let fail = |why: String| KeysError::OpenPgp { entry: entry.to_owned(), why };
+    let fail = |why: String| KeysError::OpenPgp {
+        entry: entry.to_owned(),
+        why,
+    };
     let read = |found: pgp::errors::Result<SignedPublicKey>| found.map(Certificate).map_err(|e| fail(e.to_string()));
     let Ok(text) = std::str::from_utf8(bytes) else {
         let found = SignedPublicKey::from_bytes_many(Cursor::new(bytes)).map_err(|error| fail(error.to_string()))?;
@@ -61,11 +64,16 @@ fn check_one(keys: &[Certificate], signature: &Signature, payload: &[u8], now: u
     if signature.typ() != Some(SignatureType::Binary) || !is_strong(signature) {
         return Err("has an OpenPGP signature of a kind or with a hash that doesn't count".to_owned());
     }
-    let made = signature.created().map(seconds).ok_or("has an OpenPGP signature without a time")?;
+    let made = signature
+        .created()
+        .map(seconds)
+        .ok_or("has an OpenPGP signature without a time")?;
     if made > now + SKEW {
         return Err("was signed in the future".to_owned());
     }
-    let lifetime = signature.signature_expiration_time().map(|life| std::time::Duration::from(life).as_secs());
+    let lifetime = signature
+        .signature_expiration_time()
+        .map(|life| std::time::Duration::from(life).as_secs());
     if lifetime.is_some_and(|life| life != 0 && made + life < now) {
         return Err("has an OpenPGP signature that has expired".to_owned());
     }
@@ -86,10 +94,17 @@ fn check_one(keys: &[Certificate], signature: &Signature, payload: &[u8], now: u
         }
     }
     Err(refused.unwrap_or_else(|| {
-        let ids: Vec<String> = signature.issuer_fingerprint().iter().map(|print| format!("{print:X}")).collect();
+        let ids: Vec<String> = signature
+            .issuer_fingerprint()
+            .iter()
+            .map(|print| format!("{print:X}"))
+            .collect();
         let known = keys.iter().any(|Certificate(key)| {
             let own = [format!("{:X}", key.fingerprint())];
-            let subkeys = key.public_subkeys.iter().map(|subkey| format!("{:X}", subkey.key.fingerprint()));
+            let subkeys = key
+                .public_subkeys
+                .iter()
+                .map(|subkey| format!("{:X}", subkey.key.fingerprint()));
             own.into_iter().chain(subkeys).any(|print| ids.contains(&print))
         });
         match (known, ids.first()) {
@@ -140,7 +155,13 @@ impl Signer<'_> {
                 let is_bound = |signature: &&Signature| {
                     is_strong(signature) && signature.verify_subkey_binding(&key.primary_key, &subkey.key).is_ok()
                 };
-                let of = |typ| subkey.signatures.iter().filter(move |s| s.typ() == Some(typ)).filter(is_bound);
+                let of = |typ| {
+                    subkey
+                        .signatures
+                        .iter()
+                        .filter(move |s| s.typ() == Some(typ))
+                        .filter(is_bound)
+                };
                 if of(SignatureType::SubkeyRevocation).next().is_some() {
                     return Some("was revoked");
                 }
@@ -169,17 +190,28 @@ fn judge_primary(key: &SignedPublicKey, now: u64) -> Result<&Signature, &'static
     let primary = &key.primary_key;
     // The key's owner can revoke it with any hash.
     let is_revocation = |s: &&Signature| s.typ() == Some(SignatureType::KeyRevocation) && s.verify_key(primary).is_ok();
-    if key.details.revocation_signatures.iter().any(|signature| is_revocation(&signature)) {
+    if key
+        .details
+        .revocation_signatures
+        .iter()
+        .any(|signature| is_revocation(&signature))
+    {
         return Err("was revoked");
     }
-    let direct = key.details.direct_signatures.iter().filter(|s| is_strong(s) && s.verify_key(primary).is_ok());
+    let direct = key
+        .details
+        .direct_signatures
+        .iter()
+        .filter(|s| is_strong(s) && s.verify_key(primary).is_ok());
     let of_users = key.details.users.iter().flat_map(|user| {
         let is_own = |s: &&Signature| {
             is_strong(s) && s.is_certification() && s.verify_certification(primary, Tag::UserId, &user.id).is_ok()
         };
         user.signatures.iter().filter(is_own)
     });
-    let newest = direct.chain(of_users).max_by_key(|signature| signature.created().map(seconds));
+    let newest = direct
+        .chain(of_users)
+        .max_by_key(|signature| signature.created().map(seconds));
     let newest = newest.ok_or("says nothing valid of itself")?;
     match has_ended(newest, seconds(primary.created_at()), now) {
         true => Err("has expired"),
@@ -188,7 +220,9 @@ fn judge_primary(key: &SignedPublicKey, now: u64) -> Result<&Signature, &'static
 }
 
 fn has_ended(statement: &Signature, born: u64, now: u64) -> bool {
-    let life = statement.key_expiration_time().map(|life| std::time::Duration::from(life).as_secs());
+    let life = statement
+        .key_expiration_time()
+        .map(|life| std::time::Duration::from(life).as_secs());
     life.is_some_and(|life| life != 0 && born + life < now)
 }
 
@@ -200,8 +234,17 @@ fn has_flags(statement: &Signature) -> bool {
 /// Whether the hash is collision-resistant.
 fn is_strong(signature: &Signature) -> bool {
     use HashAlgorithm::{Sha224, Sha256, Sha384, Sha512};
-    let strong = [Sha224, Sha256, Sha384, Sha512, HashAlgorithm::Sha3_256, HashAlgorithm::Sha3_512];
-    signature.hash_alg().is_some_and(|algorithm| strong.contains(&algorithm))
+    let strong = [
+        Sha224,
+        Sha256,
+        Sha384,
+        Sha512,
+        HashAlgorithm::Sha3_256,
+        HashAlgorithm::Sha3_512,
+    ];
+    signature
+        .hash_alg()
+        .is_some_and(|algorithm| strong.contains(&algorithm))
 }
 
 fn seconds(time: Timestamp) -> u64 {

@@ -25,10 +25,20 @@ pub(super) fn read_keys(entry: &str, text: &str, keys: &mut Vec<PublicKey>) -> R
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let fail = |why: &str| KeysError::Ssh { entry: entry.to_owned(), line: n + 1, why: why.to_owned() };
+        let fail = |why: &str| KeysError::Ssh {
+            entry: entry.to_owned(),
+            line: n + 1,
+            why: why.to_owned(),
+        };
         let words: Vec<&str> = line.split_whitespace().collect();
-        let is_kind = |word: &&str| ["ssh-", "ecdsa-sha2-", "sk-"].iter().any(|start| word.starts_with(start));
-        let Some(at) = words.iter().position(is_kind) else { return Err(fail("no ssh public key")) };
+        let is_kind = |word: &&str| {
+            ["ssh-", "ecdsa-sha2-", "sk-"]
+                .iter()
+                .any(|start| word.starts_with(start))
+        };
+        let Some(at) = words.iter().position(is_kind) else {
+            return Err(fail("no ssh public key"));
+        };
         // Options that are not enforced must be refused.
         let means_git = |word: &&str| word.starts_with("namespaces=\"") && word.contains(NAMESPACE);
         if words.get(1..at).unwrap_or_default().iter().any(|word| !means_git(word)) {
@@ -68,23 +78,36 @@ fn verify(signer: &KeyData, signature: &SshSig, data: &[u8]) -> Option<()> {
         (KeyData::Ecdsa(key), Algorithm::Ecdsa { curve }) if key.curve() == curve => {
             let (algorithm, size) = parameters(key);
             let fixed = to_fixed(bytes, size)?;
-            UnparsedPublicKey::new(algorithm, key.as_sec1_bytes()).verify(data, &fixed).ok()
+            UnparsedPublicKey::new(algorithm, key.as_sec1_bytes())
+                .verify(data, &fixed)
+                .ok()
         }
         (KeyData::Rsa(key), Algorithm::Rsa { hash: Some(hash) }) => {
-            let rules = if hash == HashAlg::Sha512 { &RSA_PKCS1_2048_8192_SHA512 } else { &RSA_PKCS1_2048_8192_SHA256 };
-            let key = RsaPublicKeyComponents { n: key.n.as_positive_bytes()?, e: key.e.as_positive_bytes()? };
+            let rules = if hash == HashAlg::Sha512 {
+                &RSA_PKCS1_2048_8192_SHA512
+            } else {
+                &RSA_PKCS1_2048_8192_SHA256
+            };
+            let key = RsaPublicKeyComponents {
+                n: key.n.as_positive_bytes()?,
+                e: key.e.as_positive_bytes()?,
+            };
             key.verify(rules, data, bytes).ok()
         }
         (KeyData::SkEd25519(key), Algorithm::SkEd25519) => {
             let (bytes, trailer) = bytes.split_at_checked(bytes.len().checked_sub(TRAILER)?)?;
             let data = of_security_key(key.application(), trailer, data);
-            UnparsedPublicKey::new(&ED25519, &key.public_key().0).verify(&data, bytes).ok()
+            UnparsedPublicKey::new(&ED25519, &key.public_key().0)
+                .verify(&data, bytes)
+                .ok()
         }
         (KeyData::SkEcdsaSha2NistP256(key), Algorithm::SkEcdsaSha2NistP256) => {
             let (bytes, trailer) = bytes.split_at_checked(bytes.len().checked_sub(TRAILER)?)?;
             let data = of_security_key(key.application(), trailer, data);
             let fixed = to_fixed(bytes, 32)?;
-            UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.ec_point().as_bytes()).verify(&data, &fixed).ok()
+            UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.ec_point().as_bytes())
+                .verify(&data, &fixed)
+                .ok()
         }
         _ => None,
     }
@@ -124,7 +147,10 @@ mod tests {
     #[test]
     fn numbers_get_a_size() {
         let put = |numbers: &[&[u8]]| -> Vec<u8> {
-            numbers.iter().flat_map(|n| [&(n.len() as u32).to_be_bytes()[..], n].concat()).collect()
+            numbers
+                .iter()
+                .flat_map(|n| [&(n.len() as u32).to_be_bytes()[..], n].concat())
+                .collect()
         };
         assert_eq!(to_fixed(&put(&[&[0, 0x80], &[1]]), 2).unwrap(), [0, 0x80, 0, 1]);
         assert_eq!(to_fixed(&put(&[&[1, 2, 3], &[1]]), 2), None);

@@ -35,8 +35,15 @@ impl Way {
 
     /// `links`: where the proxy may be. `tls`: for the connection to the proxy itself.
     pub fn through(proxy: &Proxy, links: Links, tls: rustls::ClientConfig) -> Result<Self, Error> {
-        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-        let (scheme, host, port) = (proxy.address.scheme.as_str(), proxy.address.bracketed(), proxy.address.port());
+        let https = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1();
+        let (scheme, host, port) = (
+            proxy.address.scheme.as_str(),
+            proxy.address.bracketed(),
+            proxy.address.port(),
+        );
         let place: Uri = format!("{scheme}://{host}:{port}").parse()?;
         let mut tunnel = Tunnel::new(place, https.wrap_connector(connector(links)));
         if let Some((username, password)) = &proxy.login {

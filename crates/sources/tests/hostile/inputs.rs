@@ -119,7 +119,18 @@ pub fn targets(outside: &Path) -> Vec<String> {
     let canary = outside.join("canary").display().to_string();
     let up = format!("{}{}", "../".repeat(20), canary.trim_start_matches('/'));
     let long = "x/".repeat(50);
-    let plain = ["/etc/passwd", "..", "../..", "a/../../..", "/", "/proc/self/environ", "l", "./l/l", "", "a\nb"];
+    let plain = [
+        "/etc/passwd",
+        "..",
+        "../..",
+        "a/../../..",
+        "/",
+        "/proc/self/environ",
+        "l",
+        "./l/l",
+        "",
+        "a\nb",
+    ];
     [canary, up, long].into_iter().chain(plain.map(str::to_owned)).collect()
 }
 
@@ -129,8 +140,14 @@ fn links(outside: &Path) -> Vec<Vec<u8>> {
         let link = member(b"l", b'2', target.as_bytes(), b"");
         all.push(archive(&[link.clone(), file("a.yaml", "a: b\n")]));
         all.push(archive(&[link.clone(), file("l/written", "x")]));
-        all.push(archive(&[link, file("kustomization.yaml", "resources: [l/a.yaml, l]\n")]));
-        all.push(archive(&[member(b"h", b'1', target.as_bytes(), b""), file("a.yaml", "a: b\n")]));
+        all.push(archive(&[
+            link,
+            file("kustomization.yaml", "resources: [l/a.yaml, l]\n"),
+        ]));
+        all.push(archive(&[
+            member(b"h", b'1', target.as_bytes(), b""),
+            file("a.yaml", "a: b\n"),
+        ]));
         let kustomization = format!("resources: ['{}']\n", target.escape_default());
         all.push(archive(&[file("kustomization.yaml", &kustomization)]));
     }
@@ -215,13 +232,19 @@ fn bombs() -> Vec<Vec<u8>> {
         header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         million.write_all(&header).unwrap();
     }
-    let folders: Vec<_> = (0..50_000).map(|n| member(format!("d{n}/").as_bytes(), b'5', b"", b"")).collect();
+    let folders: Vec<_> = (0..50_000)
+        .map(|n| member(format!("d{n}/").as_bytes(), b'5', b"", b""))
+        .collect();
     let deep = "a/".repeat(45);
     let noise: Vec<u8> = {
         let mut numbers = Numbers(7);
-        (0..1 << 20).map(|_| u8::try_from(numbers.below(256)).unwrap()).collect()
+        (0..1 << 20)
+            .map(|_| u8::try_from(numbers.below(256)).unwrap())
+            .collect()
     };
-    let large: Vec<_> = (0..80).map(|n| member(format!("f{n}").as_bytes(), b'0', b"", &noise)).collect();
+    let large: Vec<_> = (0..80)
+        .map(|n| member(format!("f{n}").as_bytes(), b'0', b"", &noise))
+        .collect();
     vec![
         zstd.finish().unwrap(),
         once,
@@ -251,25 +274,65 @@ const CHART: &str = "apiVersion: v2\nname: web\nversion: 1.0.0\n";
 /// Repositories with one chart.
 pub fn repositories() -> Vec<Repository> {
     let chart = |text: &str| {
-        let members = [file("web/Chart.yaml", text), file("web/templates/a.yaml", "a: b\n"), file("web/lib/x", "x")];
-        Repository { index: INDEX.to_owned(), archive: gzip(&archive(&members)).unwrap() }
+        let members = [
+            file("web/Chart.yaml", text),
+            file("web/templates/a.yaml", "a: b\n"),
+            file("web/lib/x", "x"),
+        ];
+        Repository {
+            index: INDEX.to_owned(),
+            archive: gzip(&archive(&members)).unwrap(),
+        }
     };
     let mut all = vec![chart(CHART)];
     let depends = |fields: &str| format!("{CHART}dependencies:\n- {{{fields}}}\n");
-    for name in ["../x", "..", ".", "/abs", "a/b", "a\\b", ".git", "x\u{1b}", "GIT~1", "a: b", ""] {
-        all.push(chart(&depends(&format!("name: {name:?}, version: 1.0.0, repository: 'https://h.example.com'"))));
+    for name in [
+        "../x", "..", ".", "/abs", "a/b", "a\\b", ".git", "x\u{1b}", "GIT~1", "a: b", "",
+    ] {
+        all.push(chart(&depends(&format!(
+            "name: {name:?}, version: 1.0.0, repository: 'https://h.example.com'"
+        ))));
         let stated = format!("apiVersion: v2\nname: {name:?}\nversion: 1.0.0\n");
         all.push(chart(&stated));
     }
     let up = "../".repeat(30);
-    for path in ["../../etc", "/etc", "", ".", "..", "../", &up, "lib/../..", "a\\b", "lib\u{0}", "~", "%2e%2e/x"] {
-        all.push(chart(&depends(&format!("name: x, version: '*', repository: {:?}", format!("file://{path}")))));
+    for path in [
+        "../../etc",
+        "/etc",
+        "",
+        ".",
+        "..",
+        "../",
+        &up,
+        "lib/../..",
+        "a\\b",
+        "lib\u{0}",
+        "~",
+        "%2e%2e/x",
+    ] {
+        all.push(chart(&depends(&format!(
+            "name: x, version: '*', repository: {:?}",
+            format!("file://{path}")
+        ))));
     }
-    for version in ["../../x", "9".repeat(300).as_str(), "1.0.0; rm", ">", "||||||", "{{ .Values }}", "\u{0}"] {
-        let range = depends(&format!("name: x, version: {version:?}, repository: 'https://h.example.com'"));
+    for version in [
+        "../../x",
+        "9".repeat(300).as_str(),
+        "1.0.0; rm",
+        ">",
+        "||||||",
+        "{{ .Values }}",
+        "\u{0}",
+    ] {
+        let range = depends(&format!(
+            "name: x, version: {version:?}, repository: 'https://h.example.com'"
+        ));
         all.push(chart(&range));
         let index = format!("entries: {{web: [{{name: web, version: {version:?}, urls: [web.tgz]}}]}}\n");
-        all.push(Repository { index, archive: chart(CHART).archive });
+        all.push(Repository {
+            index,
+            archive: chart(CHART).archive,
+        });
     }
     let bomb = |tail: &str| {
         let list = |name: &str| format!("[{}]", format!("*{name},").repeat(60));
@@ -277,10 +340,21 @@ pub fn repositories() -> Vec<Repository> {
         format!("a: &a [{}]\nb: &b {b}\nc: &c {c}\nd: &d {d}\n{tail}", "x,".repeat(60))
     };
     let deep = format!("{CHART}annotations: {}", "{a: ".repeat(10_000));
-    let many = format!("{CHART}dependencies:\n{}", "- {name: a, version: 1, repository: 'https://h'}\n".repeat(5000));
-    for text in
-        [&bomb(CHART), &deep, &many, "", "[]", "\u{0}", "name: web\nname: web\n", "!!binary x", "%YAML 9.9\n---\n"]
-    {
+    let many = format!(
+        "{CHART}dependencies:\n{}",
+        "- {name: a, version: 1, repository: 'https://h'}\n".repeat(5000)
+    );
+    for text in [
+        &bomb(CHART),
+        &deep,
+        &many,
+        "",
+        "[]",
+        "\u{0}",
+        "name: web\nname: web\n",
+        "!!binary x",
+        "%YAML 9.9\n---\n",
+    ] {
         all.push(chart(text));
     }
     let entry = |urls: &str| format!("entries: {{web: [{{name: web, version: 1.0.0, urls: [{urls}]}}]}}\n");
@@ -296,18 +370,29 @@ pub fn repositories() -> Vec<Repository> {
         "'\\\\h\\x'",
         "'http://[::1'",
     ] {
-        all.push(Repository { index: entry(urls), archive: chart(CHART).archive });
+        all.push(Repository {
+            index: entry(urls),
+            archive: chart(CHART).archive,
+        });
     }
-    for index in
-        [bomb("entries: *d\n"), format!("entries: {}", "[".repeat(100_000)), "entries: &a {web: *a}".to_owned()]
-    {
-        all.push(Repository { index, archive: chart(CHART).archive });
+    for index in [
+        bomb("entries: *d\n"),
+        format!("entries: {}", "[".repeat(100_000)),
+        "entries: &a {web: *a}".to_owned(),
+    ] {
+        all.push(Repository {
+            index,
+            archive: chart(CHART).archive,
+        });
     }
     for name in NAMES {
         let mut path = b"web/".to_vec();
         path.extend_from_slice(name);
         let members = [file("web/Chart.yaml", CHART), member(&path, b'0', b"", b"x")];
-        all.push(Repository { index: INDEX.to_owned(), archive: gzip(&archive(&members)).unwrap() });
+        all.push(Repository {
+            index: INDEX.to_owned(),
+            archive: gzip(&archive(&members)).unwrap(),
+        });
     }
     all
 }

@@ -34,7 +34,10 @@ use inputs::CANARY;
 
 /// Variable with the job of the reading process.
 const JOB: &str = "FARWATER_HOSTILE_JOB";
-const STRACE: Package = Package { program: "strace", debian: "strace" };
+const STRACE: Package = Package {
+    program: "strace",
+    debian: "strace",
+};
 /// Even a busy machine reads the largest of them in some seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RESIDENT_KIB: u64 = 512 << 10;
@@ -71,7 +74,10 @@ async fn hostile_archives_charts_and_trees_are_errors_or_harmless() {
     let mut artifacts = Vec::new();
     for (n, content) in inputs::archives(folder.path()).into_iter().enumerate() {
         let tag = format!("case-{n}");
-        registry.push("apps", &tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, content)]).await.unwrap();
+        registry
+            .push("apps", &tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, content)])
+            .await
+            .unwrap();
         artifacts.push(format!("{}:{tag}", registry.url("apps")));
     }
     let pages = folder.path().join("pages");
@@ -101,15 +107,28 @@ async fn hostile_archives_charts_and_trees_are_errors_or_harmless() {
     };
     let (outcome, usual) = run(folder.path(), &good);
     assert_eq!((outcome.errors, outcome.harmless), (0, 3), "{outcome:?}");
-    let hostile = Job { data: folder.path().join("hostile"), artifacts, repositories, git, branches };
+    let hostile = Job {
+        data: folder.path().join("hostile"),
+        artifacts,
+        repositories,
+        git,
+        branches,
+    };
     let begun = Instant::now();
     let (outcome, opened) = run(folder.path(), &hostile);
     let took = begun.elapsed();
     eprintln!("{artifacts_total} archives and {trees_total} trees of {total} cases in {took:?}: {outcome:?}");
     let strange: Vec<_> = opened.difference(&usual).collect();
     assert!(strange.is_empty(), "opened: {strange:?}");
-    assert!(outcome.errors + outcome.harmless == total && outcome.errors > total / 2, "{outcome:?}");
-    assert!(outcome.resident_kib <= MAX_RESIDENT_KIB, "{} MiB", outcome.resident_kib >> 10);
+    assert!(
+        outcome.errors + outcome.harmless == total && outcome.errors > total / 2,
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.resident_kib <= MAX_RESIDENT_KIB,
+        "{} MiB",
+        outcome.resident_kib >> 10
+    );
     assert_eq!(std::fs::read_to_string(folder.path().join("canary")).unwrap(), CANARY);
 }
 
@@ -126,15 +145,32 @@ fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
     let mut command = bare_command(STRACE.program);
     // Stops only at these calls, because Git makes many others.
     command
-        .args(["-f", "--seccomp-bpf", "-qq", "-y", "-e", "signal=none", "-e", "trace=open,openat,openat2,creat", "-o"])
+        .args([
+            "-f",
+            "--seccomp-bpf",
+            "-qq",
+            "-y",
+            "-e",
+            "signal=none",
+            "-e",
+            "trace=open,openat,openat2,creat",
+            "-o",
+        ])
         .arg(&log);
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
-    command.arg("hostile_archives_charts_and_trees_are_errors_or_harmless").env(JOB, &file);
+    command
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture"]);
+    command
+        .arg("hostile_archives_charts_and_trees_are_errors_or_harmless")
+        .env(JOB, &file);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let outcome = serde_json::from_slice(&std::fs::read(job.data.join("outcome.json")).unwrap()).unwrap();
     let log = std::fs::read_to_string(&log).unwrap();
-    (outcome, log.lines().filter_map(|line| opened(line, &job.data)).collect())
+    (
+        outcome,
+        log.lines().filter_map(|line| opened(line, &job.data)).collect(),
+    )
 }
 
 /// Reads a line such as `1234 openat(AT_FDCWD</there>, "path", …`. Returns the path, unless it is in `data` or is one
@@ -142,7 +178,10 @@ fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
 fn opened(line: &str, data: &Path) -> Option<String> {
     let (call, rest) = line.split_once('"')?;
     let path = Path::new(rest.split_once('"')?.0);
-    let folder = call.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(folder, _)| folder);
+    let folder = call
+        .split_once('<')
+        .and_then(|(_, rest)| rest.split_once('>'))
+        .map_or("", |(folder, _)| folder);
     let path = Path::new(folder).join(path);
     let plain = !path.components().any(|part| part == std::path::Component::ParentDir);
     // The allocator may count processors at any time, and a link to another host needs a name lookup.
@@ -151,7 +190,9 @@ fn opened(line: &str, data: &Path) -> Option<String> {
 }
 
 fn is_resolvers(path: &Path) -> bool {
-    ["host.conf", "hosts", "nsswitch.conf", "resolv.conf"].iter().any(|name| path == Path::new("/etc").join(name))
+    ["host.conf", "hosts", "nsswitch.conf", "resolv.conf"]
+        .iter()
+        .any(|name| path == Path::new("/etc").join(name))
 }
 
 async fn read_all(file: &Path) {
@@ -161,7 +202,10 @@ async fn read_all(file: &Path) {
     let mut note = |what: &str, read: Result<(), String>| match read {
         Ok(()) => outcome.harmless += 1,
         Err(error) => {
-            assert!(!error.contains(CANARY) && !error.contains(char::is_control), "{what}: {error:?}");
+            assert!(
+                !error.contains(CANARY) && !error.contains(char::is_control),
+                "{what}: {error:?}"
+            );
             outcome.errors += 1;
         }
     };
@@ -173,7 +217,10 @@ async fn read_all(file: &Path) {
     }
     let git = Git::new(GitLimits::default(), near(), &job.data.join("home")).unwrap();
     for branch in &job.branches {
-        note(branch, read_tree(&git, &job.git, branch, &job.data.join("mirror")).await);
+        note(
+            branch,
+            read_tree(&git, &job.git, branch, &job.data.join("mirror")).await,
+        );
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -187,7 +234,14 @@ async fn read_artifact(web: &Web, url: &str, data: &Path) -> Result<(), String> 
     let site = web.site(&place.base(true), Access::default()).unwrap();
     let artifacts = Artifacts::at(&data.join("apps"));
     let registry = oci::Registry::new(site, &place);
-    let pulled = oci::sync(&registry, &artifacts, (&follow, &Selection::default(), None), None, TIMEOUT).await;
+    let pulled = oci::sync(
+        &registry,
+        &artifacts,
+        (&follow, &Selection::default(), None),
+        None,
+        TIMEOUT,
+    )
+    .await;
     make_bundle(&artifacts, &pulled.map_err(|error| error.to_string())?.digest)
 }
 
@@ -195,8 +249,13 @@ async fn read_chart(web: &Web, url: &str, data: &Path) -> Result<(), String> {
     let stated = Url::parse(url).unwrap();
     let site = web.site(&stated, Access::default()).unwrap();
     let artifacts = Artifacts::at(&data.join(stated.path().trim_matches('/')));
-    helm::sync_index(&site, &artifacts, TIMEOUT).await.map_err(|error| error.to_string())?;
-    let wanted = WantedChart { name: "web".to_owned(), version: "*".to_owned() };
+    helm::sync_index(&site, &artifacts, TIMEOUT)
+        .await
+        .map_err(|error| error.to_string())?;
+    let wanted = WantedChart {
+        name: "web".to_owned(),
+        version: "*".to_owned(),
+    };
     let found = helm::find_chart(web, &site, &artifacts, &wanted, None, TIMEOUT).await;
     make_bundle(&artifacts, &found.map_err(|error| error.to_string())?.digest)
 }
@@ -204,26 +263,44 @@ async fn read_chart(web: &Web, url: &str, data: &Path) -> Result<(), String> {
 /// Reads a branch with everything that it references. All branches share one mirror: a refused one leaves it unchanged.
 async fn read_tree(git: &Git, url: &str, branch: &str, mirror: &Path) -> Result<(), String> {
     let limits = Limits::default();
-    let stated = GitReference { branch: Some(branch.to_owned()), ..Default::default() };
+    let stated = GitReference {
+        branch: Some(branch.to_owned()),
+        ..Default::default()
+    };
     let reference = Reference::parse(Some(&stated)).unwrap();
-    let synced = git.sync(&Remote::new(url, None).unwrap(), &reference, mirror, TIMEOUT).await;
+    let synced = git
+        .sync(&Remote::new(url, None).unwrap(), &reference, mirror, TIMEOUT)
+        .await;
     let commit = synced.map_err(|error| error.to_string())?.revision.commit;
-    let modules = Git::submodules(mirror, None, url, commit).await.map_err(|error| error.to_string())?;
+    let modules = Git::submodules(mirror, None, url, commit)
+        .await
+        .map_err(|error| error.to_string())?;
     for module in &modules {
         let remote = Remote::new(module.address.as_str(), None).map_err(|error| error.to_string())?;
-        git.fetch_module(&remote, module, mirror, TIMEOUT).await.map_err(|error| error.to_string())?;
+        git.fetch_module(&remote, module, mirror, TIMEOUT)
+            .await
+            .map_err(|error| error.to_string())?;
     }
     let opened = Mirror::open(mirror).map_err(|error| error.to_string())?;
-    let reads = Reads { submodules: true, lfs: true };
+    let reads = Reads {
+        submodules: true,
+        lfs: true,
+    };
     let (snapshot, root) = Snapshot::open(&opened, commit, reads).map_err(|error| error.to_string())?;
     let snapshot = Rc::new(snapshot);
     let closure = closure(&snapshot, &root, &RelPath::root(), &limits).map_err(|error| error.to_string())?;
-    for (url, files) in snapshot.resolve_pointers(&closure, &limits).map_err(|error| error.to_string())? {
+    for (url, files) in snapshot
+        .resolve_pointers(&closure, &limits)
+        .map_err(|error| error.to_string())?
+    {
         let remote = Remote::new(&url, None).map_err(|error| error.to_string())?;
         let fetched = git.fetch_large_files(&remote, &files, mirror, TIMEOUT).await;
         fetched.map_err(|error| error.to_string())?;
     }
-    check_bytes(&archive::pack(&snapshot, &closure, &limits).map_err(|error| error.to_string())?, &limits);
+    check_bytes(
+        &archive::pack(&snapshot, &closure, &limits).map_err(|error| error.to_string())?,
+        &limits,
+    );
     Ok(())
 }
 
@@ -238,14 +315,23 @@ fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), 
         let missing = charts::missing_dependencies(&overlay, &root, folder, &limits);
         for missing in missing.map_err(|error| error.to_string())? {
             let place = charts::place_of(folder, &missing.name).ok_or("its name is no folder's")?;
-            assert!(place.as_str().starts_with(folder.as_str()), "{place} is not below {folder}");
+            assert!(
+                place.as_str().starts_with(folder.as_str()),
+                "{place} is not below {folder}"
+            );
             if let Some(path) = missing.repository.strip_prefix("file://") {
                 let path = folder.join_clean(path).map_err(|error| error.to_string())?;
-                overlay.folder(&root, &path).map_err(|error| error.to_string())?.ok_or("there is no such folder")?;
+                overlay
+                    .folder(&root, &path)
+                    .map_err(|error| error.to_string())?
+                    .ok_or("there is no such folder")?;
             }
         }
     }
-    check_bytes(&archive::pack(&overlay, &closure, &limits).map_err(|error| error.to_string())?, &limits);
+    check_bytes(
+        &archive::pack(&overlay, &closure, &limits).map_err(|error| error.to_string())?,
+        &limits,
+    );
     Ok(())
 }
 
@@ -254,6 +340,9 @@ fn check_bytes(bytes: &[u8], limits: &Limits) {
     let digest = farwater_api::Digest::of(bytes);
     let archive = Archive::open(&archive::compress(bytes).unwrap(), &digest, limits).unwrap();
     for (path, content) in archive.files() {
-        assert!(!content.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()), "{path} holds the canary");
+        assert!(
+            !content.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()),
+            "{path} holds the canary"
+        );
     }
 }

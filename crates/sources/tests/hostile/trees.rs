@@ -54,9 +54,14 @@ impl Trees<'_> {
 
     /// Adds files at the root, with the other entries there.
     fn add_files(&mut self, files: &[(&str, &[u8])], more: &[Entry<'_>]) {
-        let blobs: Vec<_> = files.iter().map(|(name, content)| (*name, self.text(content))).collect();
-        let mut entries: Vec<Entry<'_>> =
-            blobs.iter().map(|(name, id)| ("100644", name.as_bytes(), id.as_str())).collect();
+        let blobs: Vec<_> = files
+            .iter()
+            .map(|(name, content)| (*name, self.text(content)))
+            .collect();
+        let mut entries: Vec<Entry<'_>> = blobs
+            .iter()
+            .map(|(name, id)| ("100644", name.as_bytes(), id.as_str()))
+            .collect();
         entries.extend(more);
         self.add(&entries);
     }
@@ -67,7 +72,11 @@ pub fn trees(server: &GitServer, outside: &Path) -> Vec<String> {
     let (repository, module) = (server.create("r").unwrap(), server.create("m").unwrap());
     let module = module.commit("main", &[("m.yaml", "kind: M\n")]).unwrap();
     let blob = repository.write_object("blob", b"kind: A\n").unwrap();
-    let mut trees = Trees { repository: &repository, blob, branches: Vec::new() };
+    let mut trees = Trees {
+        repository: &repository,
+        blob,
+        branches: Vec::new(),
+    };
     good(&mut trees, &module, &server.lfs(|lfs| lfs.put(LARGE)));
     names(&mut trees);
     links(&mut trees, outside);
@@ -107,23 +116,34 @@ fn links(trees: &mut Trees<'_>, outside: &Path) {
         let link = trees.text(&target);
         trees.add(&[("120000", b"l", &link), ("100644", b"a.yaml", &blob)]);
         let kustomization = trees.text("resources: [l/a.yaml, l]\n");
-        trees.add(&[("120000", b"l", &link), ("100644", b"kustomization.yaml", &kustomization)]);
+        trees.add(&[
+            ("120000", b"l", &link),
+            ("100644", b"kustomization.yaml", &kustomization),
+        ]);
     }
     let chain: Vec<_> = (0..3000).map(|n| format!("l{n:04}")).collect();
     let targets: Vec<_> = (1..=chain.len()).map(|n| trees.text(format!("l{n:04}"))).collect();
-    let entries: Vec<Entry<'_>> =
-        chain.iter().zip(&targets).map(|(name, target)| ("120000", name.as_bytes(), target.as_str())).collect();
+    let entries: Vec<Entry<'_>> = chain
+        .iter()
+        .zip(&targets)
+        .map(|(name, target)| ("120000", name.as_bytes(), target.as_str()))
+        .collect();
     trees.add(&entries);
     // Each folder has two links to the next one, which makes 2^40 paths.
     let folders: Vec<_> = (0..40)
         .map(|n| {
             let next = trees.text(format!("../d{:02}", n + 1));
-            (format!("d{n:02}"), trees.tree(&[("120000", b"a", &next), ("120000", b"b", &next)]))
+            (
+                format!("d{n:02}"),
+                trees.tree(&[("120000", b"a", &next), ("120000", b"b", &next)]),
+            )
         })
         .collect();
     let end = trees.tree(&[("100644", b"x", &blob)]);
-    let mut entries: Vec<Entry<'_>> =
-        folders.iter().map(|(name, id)| ("40000", name.as_bytes(), id.as_str())).collect();
+    let mut entries: Vec<Entry<'_>> = folders
+        .iter()
+        .map(|(name, id)| ("40000", name.as_bytes(), id.as_str()))
+        .collect();
     entries.push(("40000", b"d40", &end));
     trees.add(&entries);
 }
@@ -152,7 +172,9 @@ fn forms(trees: &mut Trees<'_>) {
         trees.add(&[(mode, b"a", id), ("100644", b"z.yaml", &blob)]);
     }
     for (a, b) in [("a", "a"), ("A", "a"), ("b", "a")] {
-        let tree = trees.repository.write_tree(&[("100644", a.as_bytes(), &blob), ("40000", b.as_bytes(), &folder)]);
+        let tree = trees
+            .repository
+            .write_tree(&[("100644", a.as_bytes(), &blob), ("40000", b.as_bytes(), &folder)]);
         trees.commit(&tree.unwrap());
     }
     for body in [&b"100644 a"[..], b"\0", b"100644 a\0short", b"a tree"] {
@@ -175,7 +197,10 @@ fn sizes(trees: &mut Trees<'_>) {
     let mut folder = trees.tree(&[("100644", b"x", &blob)]);
     for _ in 0..10 {
         let names: Vec<_> = (0..10).map(|n| format!("d{n}")).collect();
-        let entries: Vec<Entry<'_>> = names.iter().map(|name| ("40000", name.as_bytes(), folder.as_str())).collect();
+        let entries: Vec<Entry<'_>> = names
+            .iter()
+            .map(|name| ("40000", name.as_bytes(), folder.as_str()))
+            .collect();
         folder = trees.tree(&entries);
     }
     trees.commit(&folder);
@@ -191,10 +216,20 @@ fn sizes(trees: &mut Trees<'_>) {
 fn modules(trees: &mut Trees<'_>, module: &str, outside: &Path) {
     let (blob, canary) = (trees.blob.clone(), outside.join("canary").display().to_string());
     let listed = |path: &str, url: &str| format!("[submodule \"m\"]\n\tpath = {path}\n\turl = {url}\n");
-    let mut files: Vec<String> = ["../x", "/etc", ".git", "a/../../x", "", "\"m\\\\x\"", "\"a\\nb\"", "m/../m", "."]
-        .iter()
-        .map(|path| listed(path, "../m.git"))
-        .collect();
+    let mut files: Vec<String> = [
+        "../x",
+        "/etc",
+        ".git",
+        "a/../../x",
+        "",
+        "\"m\\\\x\"",
+        "\"a\\nb\"",
+        "m/../m",
+        ".",
+    ]
+    .iter()
+    .map(|path| listed(path, "../m.git"))
+    .collect();
     let urls = [
         &canary,
         "file:///etc",
@@ -219,23 +254,42 @@ fn modules(trees: &mut Trees<'_>, module: &str, outside: &Path) {
     files.extend([
         format!("{}\tupdate = !touch /tmp/x\n\tbranch = -x\n", listed("m", "../m.git")),
         format!("[include]\n\tpath = {canary}\n{}", listed("m", "../m.git")),
-        format!("[core]\n\tfsmonitor = id\n\tsshCommand = id\n{}", listed("m", "../m.git")),
+        format!(
+            "[core]\n\tfsmonitor = id\n\tsshCommand = id\n{}",
+            listed("m", "../m.git")
+        ),
         "[submodule \"../../x\"]\n\tpath = m\n\turl = ../m.git\n".to_owned(),
         "[submodule \"m\n\u{1b}[2J".to_owned(),
         "\u{1b}[31m\u{0}".to_owned(),
         listed("m", "../m.git").repeat(20_000),
-        (0..200).map(|n| format!("[submodule \"{n}\"]\n\tpath = m\n\turl = http://127.0.0.1:1/{n}.git\n")).collect(),
+        (0..200)
+            .map(|n| format!("[submodule \"{n}\"]\n\tpath = m\n\turl = http://127.0.0.1:1/{n}.git\n"))
+            .collect(),
     ]);
     for file in &files {
-        trees.add_files(&[(".gitmodules", file.as_bytes())], &[("160000", b"m", module), ("100644", b"z", &blob)]);
+        trees.add_files(
+            &[(".gitmodules", file.as_bytes())],
+            &[("160000", b"m", module), ("100644", b"z", &blob)],
+        );
     }
     let link = trees.text(&canary);
-    trees.add(&[("120000", b".gitmodules", &link), ("160000", b"m", module), ("100644", b"z", &blob)]);
+    trees.add(&[
+        ("120000", b".gitmodules", &link),
+        ("160000", b"m", module),
+        ("100644", b"z", &blob),
+    ]);
     let folder = trees.tree(&[("100644", b"a", &blob)]);
-    trees.add(&[("40000", b".gitmodules", &folder), ("160000", b"m", module), ("100644", b"z", &blob)]);
+    trees.add(&[
+        ("40000", b".gitmodules", &folder),
+        ("160000", b"m", module),
+        ("100644", b"z", &blob),
+    ]);
     // A commit that the other repository doesn't have.
     let listed = listed("m", "../m.git");
-    trees.add_files(&[(".gitmodules", listed.as_bytes())], &[("160000", b"m", &"1".repeat(40))]);
+    trees.add_files(
+        &[(".gitmodules", listed.as_bytes())],
+        &[("160000", b"m", &"1".repeat(40))],
+    );
 }
 
 fn attributes(trees: &mut Trees<'_>, outside: &Path) {
@@ -243,13 +297,29 @@ fn attributes(trees: &mut Trees<'_>, outside: &Path) {
     let filters = "* filter=evil diff=evil merge=evil text eol=crlf working-tree-encoding=UTF-16 ident export-subst\n";
     let own = "[filter \"evil\"]\n\tsmudge = touch /tmp/x\n[lfs]\n\turl = http://127.0.0.1:1/\n";
     let long = format!("* {}\n", "a".repeat(300_000));
-    for file in [filters, "[attr]a -a\n* a a a\n", &long, "\u{0}\u{1b}[2J", "* export-ignore\n"] {
-        trees.add_files(&[(".gitattributes", file.as_bytes()), (".lfsconfig", own.as_bytes())], &[]);
+    for file in [
+        filters,
+        "[attr]a -a\n* a a a\n",
+        &long,
+        "\u{0}\u{1b}[2J",
+        "* export-ignore\n",
+    ] {
+        trees.add_files(
+            &[(".gitattributes", file.as_bytes()), (".lfsconfig", own.as_bytes())],
+            &[],
+        );
     }
     let (link, blob) = (trees.text(&canary), trees.blob.clone());
     trees.add(&[("120000", b".gitattributes", &link), ("100644", b"a.yaml", &blob)]);
     trees.add(&[("120000", b".lfsconfig", &link), ("100644", b"a.yaml", &blob)]);
-    trees.add_files(&[(".gitignore", b"*\n"), (".mailmap", b"\x1b[2J"), ("a.yaml", b"kind: A\n")], &[]);
+    trees.add_files(
+        &[
+            (".gitignore", b"*\n"),
+            (".mailmap", b"\x1b[2J"),
+            ("a.yaml", b"kind: A\n"),
+        ],
+        &[],
+    );
 }
 
 fn pointers(trees: &mut Trees<'_>) {

@@ -27,7 +27,10 @@ struct Repository {
 impl Repository {
     fn new(charts: &[(&str, &str)]) -> Self {
         let helm = Helm::new(&Tools::build_helm().unwrap()).unwrap();
-        let repository = Self { folder: tempfile::tempdir().unwrap(), helm };
+        let repository = Self {
+            folder: tempfile::tempdir().unwrap(),
+            helm,
+        };
         for (name, version) in charts {
             repository.add(name, version);
         }
@@ -40,7 +43,9 @@ impl Repository {
     }
 
     fn add(&self, name: &str, version: &str) {
-        self.helm.package(&borrowed(&chart(name, version)), self.path()).unwrap();
+        self.helm
+            .package(&borrowed(&chart(name, version)), self.path())
+            .unwrap();
     }
 
     fn index(&self, url: Option<&str>) {
@@ -66,7 +71,12 @@ impl Client {
         let access = Access::read(url.host_str().unwrap(), secret, tls).unwrap();
         let site = web.site(&url, access).unwrap().passing_credentials(passes);
         let folder = tempfile::tempdir().unwrap();
-        Self { web, site, artifacts: Artifacts::at(&folder.path().join("uid")), _folder: folder }
+        Self {
+            web,
+            site,
+            artifacts: Artifacts::at(&folder.path().join("uid")),
+            _folder: folder,
+        }
     }
 
     async fn sync(&self) -> Result<String, FetchError> {
@@ -74,11 +84,16 @@ impl Client {
     }
 
     async fn sync_within(&self, timeout: Duration) -> Result<String, FetchError> {
-        helm::sync_index(&self.site, &self.artifacts, timeout).await.map(|digest| digest.to_string())
+        helm::sync_index(&self.site, &self.artifacts, timeout)
+            .await
+            .map(|digest| digest.to_string())
     }
 
     async fn find(&self, name: &str, version: &str, known: Option<&FoundChart>) -> Result<FoundChart, FetchError> {
-        let wanted = WantedChart { name: name.to_owned(), version: version.to_owned() };
+        let wanted = WantedChart {
+            name: name.to_owned(),
+            version: version.to_owned(),
+        };
         helm::find_chart(&self.web, &self.site, &self.artifacts, &wanted, known, TIMEOUT).await
     }
 
@@ -88,32 +103,68 @@ impl Client {
 }
 
 fn secret(pairs: &[(&str, &str)]) -> SecretData {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+        .collect()
 }
 
 fn basic() -> (Auth, SecretData) {
-    let auth = Auth::Basic { username: "robot".to_owned(), password: "hunter2".to_owned() };
+    let auth = Auth::Basic {
+        username: "robot".to_owned(),
+        password: "hunter2".to_owned(),
+    };
     (auth, secret(&[("username", "robot"), ("password", "hunter2")]))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn charts_of_an_index_are_found_by_version_and_range() {
-    let repository = Repository::new(&[("web", "1.0.0"), ("web", "1.2.0"), ("web", "2.0.0-rc.1"), ("redis", "7.0.0")]);
+    let repository = Repository::new(&[
+        ("web", "1.0.0"),
+        ("web", "1.2.0"),
+        ("web", "2.0.0-rc.1"),
+        ("redis", "7.0.0"),
+    ]);
     let origin = Origin::of_folder(repository.path(), None).await.unwrap();
     let client = Client::new(&origin.url());
     client.sync().await.unwrap();
-    for (range, version) in
-        [("*", "1.2.0"), ("~1.0", "1.0.0"), ("1.2.0", "1.2.0"), (">=2.0.0-0", "2.0.0-rc.1"), ("<1.1 || >3", "1.0.0")]
-    {
+    for (range, version) in [
+        ("*", "1.2.0"),
+        ("~1.0", "1.0.0"),
+        ("1.2.0", "1.2.0"),
+        (">=2.0.0-0", "2.0.0-rc.1"),
+        ("<1.1 || >3", "1.0.0"),
+    ] {
         let found = client.find("web", range, None).await.unwrap();
         assert_eq!(found.version, version, "{range}");
-        assert_eq!(client.read(&found, "Chart.yaml").lines().last(), Some(format!("version: {version}").as_str()));
+        assert_eq!(
+            client.read(&found, "Chart.yaml").lines().last(),
+            Some(format!("version: {version}").as_str())
+        );
     }
     let missing = client.find("web", "^3", None).await.unwrap_err();
     assert_eq!(missing.reason, FetchReason::ReferenceMissing("chart web ^3".to_owned()));
-    assert!(missing.evidence.contains("the index has 2.0.0-rc.1, 1.2.0, 1.0.0"), "{}", missing.evidence);
-    assert!(client.find("nothing", "*", None).await.unwrap_err().evidence.contains("no such chart"));
-    assert!(client.find("web", "no range", None).await.unwrap_err().evidence.contains("is not one"));
+    assert!(
+        missing.evidence.contains("the index has 2.0.0-rc.1, 1.2.0, 1.0.0"),
+        "{}",
+        missing.evidence
+    );
+    assert!(
+        client
+            .find("nothing", "*", None)
+            .await
+            .unwrap_err()
+            .evidence
+            .contains("no such chart")
+    );
+    assert!(
+        client
+            .find("web", "no range", None)
+            .await
+            .unwrap_err()
+            .evidence
+            .contains("is not one")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +180,9 @@ async fn ranges_mean_what_the_real_helm_means() {
          1.1 - 2; 1.2.0 - 1.4; 1.0.0-0 - 2; >=1 <2 || 3.0.0-beta; ^1 || ~2.3 || >9; 4.1.0-0 || 0.1.0";
     let mut text = "apiVersion: v1\nentries:\n  web:\n".to_owned();
     for version in &versions {
-        text.push_str(&format!("  - {{apiVersion: v2, name: web, version: '{version}', urls: [web.tgz]}}\n"));
+        text.push_str(&format!(
+            "  - {{apiVersion: v2, name: web, version: '{version}', urls: [web.tgz]}}\n"
+        ));
     }
     let repository = Repository::new(&[]);
     write_files(repository.path(), &[("index.yaml", &text)]).unwrap();
@@ -138,19 +191,38 @@ async fn ranges_mean_what_the_real_helm_means() {
     for range in ranges.split("; ") {
         let said = repository
             .helm
-            .run(&["search", "repo", "charts/web", "--versions", "--version", range, "-o", "json"])
+            .run(&[
+                "search",
+                "repo",
+                "charts/web",
+                "--versions",
+                "--version",
+                range,
+                "-o",
+                "json",
+            ])
             .unwrap();
         let said: Vec<serde_json::Value> = serde_json::from_slice(&said.stdout).unwrap();
         let theirs: BTreeSet<_> = said.iter().map(|chart| chart["version"].as_str().unwrap()).collect();
         let parsed: Range = range.parse().unwrap();
-        let ours: BTreeSet<_> = versions.iter().copied().filter(|version| parsed.contains(version)).collect();
+        let ours: BTreeSet<_> = versions
+            .iter()
+            .copied()
+            .filter(|version| parsed.contains(version))
+            .collect();
         assert_eq!(ours, theirs, "{range}");
     }
     for wrong in ["", "a.b.c", "1.2.3.4", ">> 1", "1.2.3-", "|| 1"] {
         assert!(wrong.parse::<Range>().is_err(), "{wrong}");
         // Helm's command takes an empty version as no version.
         if !wrong.is_empty() {
-            assert!(repository.helm.run(&["search", "repo", "charts/web", "--version", wrong]).is_err(), "{wrong}");
+            assert!(
+                repository
+                    .helm
+                    .run(&["search", "repo", "charts/web", "--version", wrong])
+                    .is_err(),
+                "{wrong}"
+            );
         }
     }
 }
@@ -218,14 +290,20 @@ async fn credentials_are_shown_to_the_repositorys_host_alone() {
     // The login is not sent after a redirect either.
     other.forget_seen();
     origin.set_fault(Fault::Redirect(format!("{}/index.yaml", other.url())));
-    Client::with(&origin.url(), Some(&secret), None, false).sync().await.unwrap();
+    Client::with(&origin.url(), Some(&secret), None, false)
+        .sync()
+        .await
+        .unwrap();
     assert!(!other.seen().is_empty() && other.seen().iter().all(|seen| seen.authorization.is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_ours_is_shown_to_the_repositorys_host_alone() {
     let authority = Authority::new("a test's").unwrap();
-    let (of_server, of_client) = (authority.issue(&["127.0.0.1"], 24).unwrap(), authority.issue(&["us"], 24).unwrap());
+    let (of_server, of_client) = (
+        authority.issue(&["127.0.0.1"], 24).unwrap(),
+        authority.issue(&["us"], 24).unwrap(),
+    );
     let repository = Repository::new(&[("web", "1.0.0")]);
     let mut other = Origin::of_folder(repository.path(), Some(&of_server)).await.unwrap();
     repository.index(Some(&other.url()));
@@ -233,16 +311,31 @@ async fn a_certificate_of_ours_is_shown_to_the_repositorys_host_alone() {
     for server in [&mut other, &mut origin] {
         server.ask_for_certificates(&of_server, &authority).await.unwrap();
     }
-    let tls = [("ca.crt", authority.pem()), ("tls.crt", &of_client.certificate), ("tls.key", &of_client.key)];
+    let tls = [
+        ("ca.crt", authority.pem()),
+        ("tls.crt", &of_client.certificate),
+        ("tls.key", &of_client.key),
+    ];
     let client = || Client::with(&origin.url(), None, Some(&secret(&tls)), true);
     let first = client();
     first.sync().await.unwrap();
     first.find("web", "*", None).await.unwrap();
     origin.set_fault(Fault::Redirect(format!("{}/index.yaml", other.url())));
     client().sync().await.unwrap();
-    assert!(origin.seen().iter().all(|seen| seen.is_certified), "{:?}", origin.seen());
-    let paths: Vec<_> = other.seen().into_iter().map(|seen| (seen.path, seen.is_certified)).collect();
-    assert_eq!(paths, [("/web-1.0.0.tgz".to_owned(), false), ("/index.yaml".to_owned(), false)]);
+    assert!(
+        origin.seen().iter().all(|seen| seen.is_certified),
+        "{:?}",
+        origin.seen()
+    );
+    let paths: Vec<_> = other
+        .seen()
+        .into_iter()
+        .map(|seen| (seen.path, seen.is_certified))
+        .collect();
+    assert_eq!(
+        paths,
+        [("/web-1.0.0.tgz".to_owned(), false), ("/index.yaml".to_owned(), false)]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -262,7 +355,10 @@ async fn credentials_are_passed_on_where_that_is_asked_for_and_only_over_tls() {
     for (passes, expected) in [(false, Some(FetchReason::Unauthorized)), (true, None)] {
         let client = Client::with(&origin.url(), Some(&data), None, passes);
         client.sync().await.unwrap();
-        assert_eq!(client.find("web", "*", None).await.err().map(|error| error.reason), expected);
+        assert_eq!(
+            client.find("web", "*", None).await.err().map(|error| error.reason),
+            expected
+        );
     }
 }
 
@@ -271,12 +367,23 @@ async fn a_digest_that_is_not_the_archives_is_refused() {
     let repository = Repository::new(&[("web", "1.0.0")]);
     let index = repository.path().join("index.yaml");
     let text = std::fs::read_to_string(&index).unwrap();
-    let digest = text.lines().find(|line| line.trim_start().starts_with("digest:")).unwrap().to_owned();
-    std::fs::write(&index, text.replace(&digest, &format!("    digest: {}", "0".repeat(64)))).unwrap();
+    let digest = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("digest:"))
+        .unwrap()
+        .to_owned();
+    std::fs::write(
+        &index,
+        text.replace(&digest, &format!("    digest: {}", "0".repeat(64))),
+    )
+    .unwrap();
     let origin = Origin::of_folder(repository.path(), None).await.unwrap();
     let client = Client::new(&origin.url());
     client.sync().await.unwrap();
-    assert!(matches!(client.find("web", "*", None).await.unwrap_err().reason, FetchReason::Digest { .. }));
+    assert!(matches!(
+        client.find("web", "*", None).await.unwrap_err().reason,
+        FetchReason::Digest { .. }
+    ));
     // Without a digest in the index, the archive is accepted unchecked.
     std::fs::write(&index, text.replace(&format!("{digest}\n"), "")).unwrap();
     client.sync().await.unwrap();
@@ -288,12 +395,22 @@ async fn an_archive_that_is_not_the_chart_is_refused() {
     let repository = Repository::new(&[("web", "1.0.0"), ("redis", "7.0.0")]);
     let origin = Origin::of_folder(repository.path(), None).await.unwrap();
     let write = |entry: &str| {
-        std::fs::write(repository.path().join("index.yaml"), format!("entries:\n  web:\n  - {entry}\n")).unwrap()
+        std::fs::write(
+            repository.path().join("index.yaml"),
+            format!("entries:\n  web:\n  - {entry}\n"),
+        )
+        .unwrap()
     };
     std::fs::write(repository.path().join("text.tgz"), "no archive").unwrap();
     for (entry, expected) in [
-        ("{version: 1.0.0, urls: [redis-7.0.0.tgz]}", "it is chart redis, not web"),
-        ("{version: 1.1.0, urls: [web-1.0.0.tgz]}", "it is version 1.0.0, not 1.1.0"),
+        (
+            "{version: 1.0.0, urls: [redis-7.0.0.tgz]}",
+            "it is chart redis, not web",
+        ),
+        (
+            "{version: 1.1.0, urls: [web-1.0.0.tgz]}",
+            "it is version 1.0.0, not 1.1.0",
+        ),
         ("{version: 1.0.0, urls: [text.tgz]}", "the archive"),
         ("{version: 1.0.0, urls: [index.yaml]}", "the archive"),
     ] {
@@ -301,7 +418,10 @@ async fn an_archive_that_is_not_the_chart_is_refused() {
         let client = Client::new(&origin.url());
         client.sync().await.unwrap();
         let error = client.find("web", "*", None).await.unwrap_err();
-        assert!(error.reason == FetchReason::Archive && error.evidence.contains(expected), "{error}");
+        assert!(
+            error.reason == FetchReason::Archive && error.evidence.contains(expected),
+            "{error}"
+        );
     }
     // One of several addresses is enough.
     write("{version: 1.0.0, urls: ['file:///etc/passwd', nothing.tgz, web-1.0.0.tgz]}");
@@ -328,15 +448,27 @@ async fn failures_are_typed_and_what_was_fetched_stays() {
         (Fault::Status(500), FetchReason::ServerError),
         (Fault::Status(503), FetchReason::ServerError),
         (Fault::Redirect("/index.yaml".to_owned()), FetchReason::Redirected),
-        (Fault::Redirect("file:///etc/passwd".to_owned()), FetchReason::Redirected),
+        (
+            Fault::Redirect("file:///etc/passwd".to_owned()),
+            FetchReason::Redirected,
+        ),
         (Fault::Cut(20), FetchReason::BrokenOff),
         (Fault::Stall, FetchReason::Timeout(1)),
-        (Fault::Slow { bytes: 1, pause: Duration::from_millis(100) }, FetchReason::Timeout(1)),
+        (
+            Fault::Slow {
+                bytes: 1,
+                pause: Duration::from_millis(100),
+            },
+            FetchReason::Timeout(1),
+        ),
     ] {
         origin.set_fault(fault.clone());
         let error = client.sync_within(Duration::from_secs(1)).await.unwrap_err();
         assert_eq!(error.reason, expected, "{fault:?}: {error}");
-        assert!(error.to_string().contains(&origin.url()) && !error.to_string().contains(char::is_control), "{error}");
+        assert!(
+            error.to_string().contains(&origin.url()) && !error.to_string().contains(char::is_control),
+            "{error}"
+        );
         assert_eq!(client.find("web", "*", Some(&found)).await.unwrap(), found, "{fault:?}");
     }
     origin.stop().await;
@@ -428,11 +560,16 @@ async fn hostile_indexes_are_errors_and_leave_the_last_one() {
         std::fs::write(repository.path().join("index.yaml"), text).unwrap();
         let error = client.sync().await.unwrap_err();
         let shown: String = text.chars().take(40).collect();
-        assert!(matches!(error.reason, FetchReason::Index | FetchReason::TooLarge { .. }), "{shown}: {error}");
+        assert!(
+            matches!(error.reason, FetchReason::Index | FetchReason::TooLarge { .. }),
+            "{shown}: {error}"
+        );
         assert_eq!(client.find("web", "*", None).await.unwrap(), found);
     }
-    let names: Vec<_> =
-        std::fs::read_dir(client._folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = std::fs::read_dir(client._folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["uid"], "nothing lies elsewhere");
 }
 
@@ -448,7 +585,11 @@ async fn a_large_index_does_not_stall_others() {
         let name = format!("chart-{chart}");
         text.push_str(&format!("  {name}:\n"));
         for version in 0..100 {
-            text.push_str(&entry.replace("NAME", &name).replace("VERSION", &format!("1.{version}.0")));
+            text.push_str(
+                &entry
+                    .replace("NAME", &name)
+                    .replace("VERSION", &format!("1.{version}.0")),
+            );
         }
         chart += 1;
     }
@@ -488,5 +629,8 @@ async fn a_large_index_does_not_stall_others() {
     let (rounds, alone, beside) = (beside.len(), median(alone), median(beside));
     eprintln!("25 MB in {took:?}; a small index alone {alone:?}, beside it {beside:?} in {rounds} rounds");
     // One of two cores is busy, and a loaded machine adds noise.
-    assert!(rounds > 5 && beside < 2 * alone + Duration::from_millis(30), "{alone:?} alone, {beside:?} beside it");
+    assert!(
+        rounds > 5 && beside < 2 * alone + Duration::from_millis(30),
+        "{alone:?} alone, {beside:?} beside it"
+    );
 }

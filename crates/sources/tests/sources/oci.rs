@@ -47,7 +47,11 @@ impl Client {
     fn with(url: &str, secret: Option<&SecretData>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::at(&folder.path().join("uid"));
-        Self { remote: connect(url, secret, None, true).unwrap(), artifacts, _folder: folder }
+        Self {
+            remote: connect(url, secret, None, true).unwrap(),
+            artifacts,
+            _folder: folder,
+        }
     }
 
     async fn pull(&self, follow: Follow) -> Result<Pulled, FetchError> {
@@ -61,21 +65,39 @@ impl Client {
         keys: Option<&Keys>,
         known: Option<Known>,
     ) -> Result<Pulled, FetchError> {
-        oci::sync(&self.remote, &self.artifacts, (&follow, &selection, keys), known, TIMEOUT).await
+        oci::sync(
+            &self.remote,
+            &self.artifacts,
+            (&follow, &selection, keys),
+            known,
+            TIMEOUT,
+        )
+        .await
     }
 
     async fn chart(&self, name: &str, version: &str, known: Option<&FoundChart>) -> Result<FoundChart, FetchError> {
-        let wanted = WantedChart { name: name.to_owned(), version: version.to_owned() };
+        let wanted = WantedChart {
+            name: name.to_owned(),
+            version: version.to_owned(),
+        };
         oci::find_chart(&self.remote, &self.artifacts, &wanted, known, TIMEOUT).await
     }
 
     fn read(&self, digest: &Digest, path: &str) -> Option<String> {
-        self.artifacts.open(digest).unwrap().file(path, 1 << 20).map(|bytes| String::from_utf8(bytes).unwrap())
+        self.artifacts
+            .open(digest)
+            .unwrap()
+            .file(path, 1 << 20)
+            .map(|bytes| String::from_utf8(bytes).unwrap())
     }
 }
 
 fn tag(tag: &str) -> Follow {
-    Follow::parse(Some(&OCIReference { tag: Some(tag.to_owned()), ..OCIReference::default() })).unwrap()
+    Follow::parse(Some(&OCIReference {
+        tag: Some(tag.to_owned()),
+        ..OCIReference::default()
+    }))
+    .unwrap()
 }
 
 fn range(range: &str) -> Follow {
@@ -83,11 +105,17 @@ fn range(range: &str) -> Follow {
 }
 
 fn secret(pairs: &[(&str, &str)]) -> SecretData {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+        .collect()
 }
 
 fn keys(keys: &[&CosignKey]) -> Keys {
-    let data = keys.iter().enumerate().map(|(n, key)| (format!("{n}.pub"), key.public().into_bytes()));
+    let data = keys
+        .iter()
+        .enumerate()
+        .map(|(n, key)| (format!("{n}.pub"), key.public().into_bytes()));
     Keys::read(&data.collect()).unwrap()
 }
 
@@ -96,7 +124,12 @@ async fn artifacts_are_pulled_by_tag_range_and_digest() {
     let registry = Registry::start(SignIn::Nobody).await.unwrap();
     let mut digests = Vec::new();
     for version in ["1.0.0", "1.2.0", "2.0.0-rc.1", "latest"] {
-        digests.push(registry.push_files("apps", version, &[("web.yaml", version), ("sub/a", "b")]).await.unwrap());
+        digests.push(
+            registry
+                .push_files("apps", version, &[("web.yaml", version), ("sub/a", "b")])
+                .await
+                .unwrap(),
+        );
     }
     let client = Client::new(&registry.url("apps"));
     for (follow, reference, n) in [
@@ -117,12 +150,21 @@ async fn artifacts_are_pulled_by_tag_range_and_digest() {
     }
     for (follow, expected) in [
         (tag("nothing"), FetchReason::ReferenceMissing("tag nothing".to_owned())),
-        (range("^9"), FetchReason::ReferenceMissing("a tag in the range ^9".to_owned())),
-        (Follow::Digest(Digest::of("x")), FetchReason::ReferenceMissing(format!("manifest {}", Digest::of("x")))),
+        (
+            range("^9"),
+            FetchReason::ReferenceMissing("a tag in the range ^9".to_owned()),
+        ),
+        (
+            Follow::Digest(Digest::of("x")),
+            FetchReason::ReferenceMissing(format!("manifest {}", Digest::of("x"))),
+        ),
     ] {
         assert_eq!(client.pull(follow).await.unwrap_err().reason, expected);
     }
-    let nowhere = Client::new(&registry.url("nowhere")).pull(range("*")).await.unwrap_err();
+    let nowhere = Client::new(&registry.url("nowhere"))
+        .pull(range("*"))
+        .await
+        .unwrap_err();
     assert_eq!(nowhere.reason, FetchReason::NotFound);
 }
 
@@ -134,16 +176,29 @@ async fn what_is_known_costs_one_question_and_a_tag_that_moved_is_seen() {
     let client = Client::new(&format!("oci://{}/apps", origin.host()));
     let first = client.pull(tag("latest")).await.unwrap();
     assert!(first.fetched);
-    let known = Some(Known { digest: first.digest, same_terms: true });
+    let known = Some(Known {
+        digest: first.digest,
+        same_terms: true,
+    });
     origin.forget_seen();
-    let again = client.pull_as(tag("latest"), Selection::default(), None, known).await.unwrap();
+    let again = client
+        .pull_as(tag("latest"), Selection::default(), None, known)
+        .await
+        .unwrap();
     assert!(!again.fetched && again.digest == first.digest);
     let asked: Vec<_> = origin.seen().into_iter().map(|seen| (seen.method, seen.path)).collect();
     assert_eq!(asked, [("HEAD".to_owned(), "/v2/apps/manifests/latest".to_owned())]);
     let second = registry.push_files("apps", "latest", &[("a.yaml", "2")]).await.unwrap();
-    let moved = client.pull_as(tag("latest"), Selection::default(), None, known).await.unwrap();
+    let moved = client
+        .pull_as(tag("latest"), Selection::default(), None, known)
+        .await
+        .unwrap();
     assert!(moved.fetched && moved.digest.to_string() == second);
-    assert_eq!(client.read(&first.digest, "a.yaml").as_deref(), Some("1"), "what services still name stays");
+    assert_eq!(
+        client.read(&first.digest, "a.yaml").as_deref(),
+        Some("1"),
+        "what services still name stays"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,25 +214,57 @@ async fn layers_are_chosen_and_read_in_each_of_their_forms() {
         Layer::new(FLUX_LAYER, gzip(&tar(&[("a.yaml", "gzip")]).unwrap()).unwrap()),
         file,
     ];
-    registry.push("apps", "1", "application/vnd.oci.image.config.v1+json", &layers).await.unwrap();
+    registry
+        .push("apps", "1", "application/vnd.oci.image.config.v1+json", &layers)
+        .await
+        .unwrap();
     let select = |kind: Option<&str>, operation| {
-        Selection::from(Some(&LayerSelector { media_type: kind.map(str::to_owned), operation }))
+        Selection::from(Some(&LayerSelector {
+            media_type: kind.map(str::to_owned),
+            operation,
+        }))
     };
     for (selection, path, expected) in [
         (Selection::default(), "a.yaml", "plain"),
-        (select(Some("application/vnd.oci.image.layer.v1.tar+zstd"), LayerOperation::Extract), "a.yaml", "zstd"),
+        (
+            select(
+                Some("application/vnd.oci.image.layer.v1.tar+zstd"),
+                LayerOperation::Extract,
+            ),
+            "a.yaml",
+            "zstd",
+        ),
         (select(Some(FLUX_LAYER), LayerOperation::Extract), "a.yaml", "gzip"),
-        (select(Some("application/x-values"), LayerOperation::Copy), "values.yaml", "a: b"),
+        (
+            select(Some("application/x-values"), LayerOperation::Copy),
+            "values.yaml",
+            "a: b",
+        ),
     ] {
         let client = Client::new(&registry.url("apps"));
         let pulled = client.pull_as(tag("1"), selection.clone(), None, None).await.unwrap();
-        assert_eq!(client.read(&selection.key(&pulled.digest), path).as_deref(), Some(expected));
+        assert_eq!(
+            client.read(&selection.key(&pulled.digest), path).as_deref(),
+            Some(expected)
+        );
     }
     let client = Client::new(&registry.url("apps"));
     for (selection, reason, expected) in [
-        (select(Some("x"), LayerOperation::Extract), FetchReason::Manifest, "it has no layer of x"),
-        (select(None, LayerOperation::Copy), FetchReason::Manifest, "no annotation"),
-        (select(Some("application/x-values"), LayerOperation::Extract), FetchReason::Archive, "archive"),
+        (
+            select(Some("x"), LayerOperation::Extract),
+            FetchReason::Manifest,
+            "it has no layer of x",
+        ),
+        (
+            select(None, LayerOperation::Copy),
+            FetchReason::Manifest,
+            "no annotation",
+        ),
+        (
+            select(Some("application/x-values"), LayerOperation::Extract),
+            FetchReason::Archive,
+            "archive",
+        ),
     ] {
         let error = client.pull_as(tag("1"), selection, None, None).await.unwrap_err();
         assert!(error.reason == reason && error.evidence.contains(expected), "{error}");
@@ -191,7 +278,8 @@ async fn charts_that_helm_has_pushed_are_found() {
     let folder = tempfile::tempdir().unwrap();
     for version in ["1.0.0", "1.2.0+build.5", "2.0.0-rc.1"] {
         let archive = helm.package(&borrowed(&chart("web", version)), folder.path()).unwrap();
-        helm.push(&archive, &format!("{}/charts", registry.host()), None).unwrap();
+        helm.push(&archive, &format!("{}/charts", registry.host()), None)
+            .unwrap();
     }
     let place = Place::of_chart(&registry.url("charts"), "web").unwrap();
     let client = Client::new(&place.to_string());
@@ -206,11 +294,22 @@ async fn charts_that_helm_has_pushed_are_found() {
     ] {
         let found = client.chart("web", wanted, None).await.unwrap();
         assert_eq!(found.version, version, "{wanted}");
-        assert!(client.read(&found.digest, "Chart.yaml").unwrap().contains(&format!("version: {version}")));
+        assert!(
+            client
+                .read(&found.digest, "Chart.yaml")
+                .unwrap()
+                .contains(&format!("version: {version}"))
+        );
         assert_eq!(client.chart("web", wanted, Some(&found)).await.unwrap(), found);
     }
-    assert!(matches!(client.chart("web", "^7", None).await.unwrap_err().reason, FetchReason::ReferenceMissing(_)));
-    assert!(matches!(client.chart("web", "3.0.0", None).await.unwrap_err().reason, FetchReason::ReferenceMissing(_)));
+    assert!(matches!(
+        client.chart("web", "^7", None).await.unwrap_err().reason,
+        FetchReason::ReferenceMissing(_)
+    ));
+    assert!(matches!(
+        client.chart("web", "3.0.0", None).await.unwrap_err().reason,
+        FetchReason::ReferenceMissing(_)
+    ));
     let wrong = client.chart("other", "1.0.0", None).await;
     assert!(wrong.is_ok(), "what was seen to be web 1.0.0 is not looked at again");
     // An OCIRepository can pull a chart too.
@@ -219,7 +318,10 @@ async fn charts_that_helm_has_pushed_are_found() {
     assert!(pulled.read(&digest, "templates/map.yaml").is_some());
     let other = Client::new(&place.to_string());
     let error = other.chart("other", "1.0.0", None).await.unwrap_err();
-    assert!(error.reason == FetchReason::Archive && error.evidence.contains("it is chart web, not other"), "{error}");
+    assert!(
+        error.reason == FetchReason::Archive && error.evidence.contains("it is chart web, not other"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,23 +332,36 @@ async fn registries_are_signed_in_to_with_passwords_and_tokens() {
     };
     for sign_in in [SignIn::Password, SignIn::Token] {
         let registry = Registry::start(sign_in).await.unwrap();
-        registry.push_files("private/apps", "1.0.0", &[("a.yaml", "x")]).await.unwrap();
+        registry
+            .push_files("private/apps", "1.0.0", &[("a.yaml", "x")])
+            .await
+            .unwrap();
         let url = registry.url("private/apps");
-        for good in [docker(&registry.host(), LOGIN.1), secret(&[("username", LOGIN.0), ("password", LOGIN.1)])] {
+        for good in [
+            docker(&registry.host(), LOGIN.1),
+            secret(&[("username", LOGIN.0), ("password", LOGIN.1)]),
+        ] {
             let client = Client::with(&url, Some(&good));
             client.pull(tag("1.0.0")).await.unwrap();
             client.pull(range("*")).await.unwrap();
         }
         let wrong = docker(&registry.host(), "wrong");
-        for (data, expected) in [(Some(&wrong), FetchReason::Unauthorized), (None, FetchReason::CredentialsMissing)] {
+        for (data, expected) in [
+            (Some(&wrong), FetchReason::Unauthorized),
+            (None, FetchReason::CredentialsMissing),
+        ] {
             let error = Client::with(&url, data).pull(tag("1.0.0")).await.unwrap_err();
             assert_eq!(error.reason, expected, "{sign_in:?}: {error}");
-            assert!(!error.to_string().contains(LOGIN.1) && !error.to_string().contains("wrong"), "{error}");
+            assert!(
+                !error.to_string().contains(LOGIN.1) && !error.to_string().contains("wrong"),
+                "{error}"
+            );
         }
         let helm = Helm::new(&Tools::build_helm().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let archive = helm.package(&borrowed(&chart("web", "1.0.0")), folder.path()).unwrap();
-        helm.push(&archive, &format!("{}/charts", registry.host()), registry.login()).unwrap();
+        helm.push(&archive, &format!("{}/charts", registry.host()), registry.login())
+            .unwrap();
         let client = Client::with(&registry.url("charts/web"), Some(&docker(&registry.host(), LOGIN.1)));
         client.chart("web", "*", None).await.unwrap();
     }
@@ -257,16 +372,25 @@ async fn credentials_stay_with_the_registry_and_need_tls() {
     let registry = Registry::start(SignIn::Password).await.unwrap();
     registry.push_files("apps", "1.0.0", &[("a.yaml", "x")]).await.unwrap();
     let login = secret(&[("username", LOGIN.0), ("password", LOGIN.1)]);
-    let error = connect("oci://registry.example.com/apps", Some(&login), None, true).map(drop).unwrap_err();
+    let error = connect("oci://registry.example.com/apps", Some(&login), None, true)
+        .map(drop)
+        .unwrap_err();
     assert_eq!(error.reason, FetchReason::ClearText);
 
     // The blobs are in a separate store, as with most registries.
     let store = Origin::before(registry.port(), None).await.unwrap();
     let front = Origin::before(registry.port(), None).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("blob"), gzip(&tar(&[("a.yaml", "x")]).unwrap()).unwrap()).unwrap();
+    std::fs::write(
+        folder.path().join("blob"),
+        gzip(&tar(&[("a.yaml", "x")]).unwrap()).unwrap(),
+    )
+    .unwrap();
     let files = Origin::of_folder(folder.path(), None).await.unwrap();
-    front.set_fault_at("/blobs/", Fault::Redirect(format!("{}/blob?signature=secret", files.url())));
+    front.set_fault_at(
+        "/blobs/",
+        Fault::Redirect(format!("{}/blob?signature=secret", files.url())),
+    );
     let client = Client::with(&format!("oci://{}/apps", front.host()), Some(&login));
     client.pull(tag("1.0.0")).await.unwrap();
     assert!(files.count("blob") == 1 && files.seen().iter().all(|seen| seen.authorization.is_none()));
@@ -282,14 +406,25 @@ async fn a_registry_of_a_private_authority_is_trusted_by_it() {
     let expired = authority.issue(&["127.0.0.1"], 0).unwrap();
     for (pair, tls, expected) in [
         (authority.issue(&["127.0.0.1"], 24).unwrap(), Some(&tls), None),
-        (authority.issue(&["127.0.0.1"], 24).unwrap(), None, Some(FetchReason::Untrusted)),
+        (
+            authority.issue(&["127.0.0.1"], 24).unwrap(),
+            None,
+            Some(FetchReason::Untrusted),
+        ),
         (expired, Some(&tls), Some(FetchReason::CertificateExpired)),
     ] {
         let origin = Origin::before(registry.port(), Some(&pair)).await.unwrap();
         let remote = connect(&format!("oci://{}/apps", origin.host()), None, tls, false).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::at(folder.path());
-        let pulled = oci::sync(&remote, &artifacts, (&tag("latest"), &Selection::default(), None), None, TIMEOUT).await;
+        let pulled = oci::sync(
+            &remote,
+            &artifacts,
+            (&tag("latest"), &Selection::default(), None),
+            None,
+            TIMEOUT,
+        )
+        .await;
         assert_eq!(pulled.err().map(|error| error.reason), expected);
     }
 }
@@ -297,23 +432,43 @@ async fn a_registry_of_a_private_authority_is_trusted_by_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_pulled_that_no_given_key_has_signed() {
     let registry = Registry::start(SignIn::Nobody).await.unwrap();
-    let (ours, other, edwards) =
-        (CosignKey::generate().unwrap(), CosignKey::generate().unwrap(), CosignKey::generate_ed25519().unwrap());
-    let push = async |version: &str| registry.push_files("apps", version, &[("a.yaml", version)]).await.unwrap();
+    let (ours, other, edwards) = (
+        CosignKey::generate().unwrap(),
+        CosignKey::generate().unwrap(),
+        CosignKey::generate_ed25519().unwrap(),
+    );
+    let push = async |version: &str| {
+        registry
+            .push_files("apps", version, &[("a.yaml", version)])
+            .await
+            .unwrap()
+    };
     let unsigned = push("unsigned").await;
     registry.sign("apps", &push("signed").await, &ours).await.unwrap();
     registry.sign("apps", &push("ed25519").await, &edwards).await.unwrap();
     registry.sign("apps", &push("foreign").await, &other).await.unwrap();
-    registry.sign_with_bundle("apps", &push("bundle").await, &ours).await.unwrap();
-    registry.sign_with_bundle("apps", &push("foreign-bundle").await, &other).await.unwrap();
+    registry
+        .sign_with_bundle("apps", &push("bundle").await, &ours)
+        .await
+        .unwrap();
+    registry
+        .sign_with_bundle("apps", &push("foreign-bundle").await, &other)
+        .await
+        .unwrap();
     // The signature of another artifact, moved to this one's place.
     let moved = push("moved").await;
     let payload = json!({"critical": {"image": {"docker-manifest-digest": unsigned}, "type": "cosign container image signature", "identity": {}}});
-    registry.sign_payload("apps", &moved, payload.to_string().into_bytes(), &ours).await.unwrap();
+    registry
+        .sign_payload("apps", &moved, payload.to_string().into_bytes(), &ours)
+        .await
+        .unwrap();
     let odd = push("odd").await;
     let payload =
         json!({"critical": {"image": {"docker-manifest-digest": odd}, "type": "something else", "identity": {}}});
-    registry.sign_payload("apps", &odd, payload.to_string().into_bytes(), &ours).await.unwrap();
+    registry
+        .sign_payload("apps", &odd, payload.to_string().into_bytes(), &ours)
+        .await
+        .unwrap();
 
     let given = keys(&[&ours, &edwards]);
     for (version, is_signed) in [
@@ -327,11 +482,19 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
         ("odd", false),
     ] {
         let client = Client::new(&registry.url("apps"));
-        let pulled = client.pull_as(tag(version), Selection::default(), Some(&given), None).await;
+        let pulled = client
+            .pull_as(tag(version), Selection::default(), Some(&given), None)
+            .await;
         let expected = (!is_signed).then_some(FetchReason::Unverified);
-        assert_eq!(pulled.as_ref().err().map(|error| error.reason.clone()), expected, "{version}: {pulled:?}");
         assert_eq!(
-            client.artifacts.contains(&pulled.map_or(Digest::of(""), |pulled| pulled.digest)),
+            pulled.as_ref().err().map(|error| error.reason.clone()),
+            expected,
+            "{version}: {pulled:?}"
+        );
+        assert_eq!(
+            client
+                .artifacts
+                .contains(&pulled.map_or(Digest::of(""), |pulled| pulled.digest)),
             is_signed,
             "{version}"
         );
@@ -339,12 +502,23 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
     assert_ne!(given.print(), keys(&[&ours]).print());
     // The same artifact is verified again with other keys.
     let client = Client::new(&registry.url("apps"));
-    let digest = client.pull_as(tag("signed"), Selection::default(), Some(&given), None).await.unwrap().digest;
+    let digest = client
+        .pull_as(tag("signed"), Selection::default(), Some(&given), None)
+        .await
+        .unwrap()
+        .digest;
     let known = |same_terms| Some(Known { digest, same_terms });
     let others = keys(&[&other]);
-    let again = client.pull_as(tag("signed"), Selection::default(), Some(&others), known(false)).await;
+    let again = client
+        .pull_as(tag("signed"), Selection::default(), Some(&others), known(false))
+        .await;
     assert_eq!(again.unwrap_err().reason, FetchReason::Unverified);
-    assert!(client.pull_as(tag("signed"), Selection::default(), Some(&given), known(true)).await.is_ok());
+    assert!(
+        client
+            .pull_as(tag("signed"), Selection::default(), Some(&given), known(true))
+            .await
+            .is_ok()
+    );
 }
 
 /// What the programs left in a registry. `recorded/cosign.json` has the blobs and manifests that `cosign sign --key
@@ -359,16 +533,24 @@ async fn what_cosign_has_signed_is_pulled_by_its_key_alone() {
     }
     for manifest in recorded["manifests"].as_array().unwrap() {
         let text = |field: &str| manifest[field].as_str().unwrap();
-        registry.push_manifest("apps", text("reference"), text("mediaType"), text("body").as_bytes()).await.unwrap();
+        registry
+            .push_manifest("apps", text("reference"), text("mediaType"), text("body").as_bytes())
+            .await
+            .unwrap();
     }
     let key = recorded["key"].as_str().unwrap().as_bytes().to_vec();
     let given = Keys::read(&[("cosign.pub".to_owned(), key)].into_iter().collect()).unwrap();
     let others = keys(&[&CosignKey::generate().unwrap()]);
     for version in ["two", "three"] {
         let client = Client::new(&registry.url("apps"));
-        let refused = client.pull_as(tag(version), Selection::default(), Some(&others), None).await;
+        let refused = client
+            .pull_as(tag(version), Selection::default(), Some(&others), None)
+            .await;
         assert_eq!(refused.unwrap_err().reason, FetchReason::Unverified, "{version}");
-        let pulled = client.pull_as(tag(version), Selection::default(), Some(&given), None).await.unwrap();
+        let pulled = client
+            .pull_as(tag(version), Selection::default(), Some(&given), None)
+            .await
+            .unwrap();
         let file = client.read(&pulled.digest, "a.yaml").unwrap();
         assert!(file.contains(&format!("name: {version}")), "{file}");
     }
@@ -384,7 +566,14 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
     registry.push_files("apps", "latest", &[("a.yaml", "2")]).await.unwrap();
     let within = async |timeout: u64| {
         let what = (&tag("latest"), &Selection::default(), None);
-        oci::sync(&client.remote, &client.artifacts, what, None, Duration::from_secs(timeout)).await
+        oci::sync(
+            &client.remote,
+            &client.artifacts,
+            what,
+            None,
+            Duration::from_secs(timeout),
+        )
+        .await
     };
     for (at, fault, expected) in [
         ("", Fault::Status(403), FetchReason::Forbidden),
@@ -394,8 +583,19 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
         ("", Fault::Stall, FetchReason::Timeout(1)),
         ("/blobs/", Fault::Status(503), FetchReason::ServerError),
         ("/blobs/", Fault::Cut(10), FetchReason::BrokenOff),
-        ("/blobs/", Fault::Slow { bytes: 1, pause: Duration::from_millis(200) }, FetchReason::Timeout(1)),
-        ("/blobs/", Fault::Redirect("ftp://elsewhere/blob".to_owned()), FetchReason::Redirected),
+        (
+            "/blobs/",
+            Fault::Slow {
+                bytes: 1,
+                pause: Duration::from_millis(200),
+            },
+            FetchReason::Timeout(1),
+        ),
+        (
+            "/blobs/",
+            Fault::Redirect("ftp://elsewhere/blob".to_owned()),
+            FetchReason::Redirected,
+        ),
     ] {
         origin.set_fault_at(at, fault.clone());
         let error = within(1).await.unwrap_err();
@@ -410,7 +610,10 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
     // A deleted tag is reported as missing.
     let second = client.pull(tag("latest")).await.unwrap();
     registry.delete("apps", &second.digest.to_string()).await.unwrap();
-    assert_eq!(within(20).await.unwrap_err().reason, FetchReason::ReferenceMissing("tag latest".to_owned()));
+    assert_eq!(
+        within(20).await.unwrap_err().reason,
+        FetchReason::ReferenceMissing("tag latest".to_owned())
+    );
     assert_eq!(client.read(&second.digest, "a.yaml").as_deref(), Some("2"));
     assert_eq!(digest, pulled.digest.to_string());
 }
@@ -439,7 +642,10 @@ async fn a_registry_that_lies_is_found_out() {
     let good = gzip(&tar(&[("a.yaml", "x")]).unwrap()).unwrap();
     let serve = |manifest: &str| {
         put("manifests/latest", manifest.as_bytes());
-        put(&format!("manifests/{}", digest(manifest.as_bytes())), manifest.as_bytes());
+        put(
+            &format!("manifests/{}", digest(manifest.as_bytes())),
+            manifest.as_bytes(),
+        );
     };
 
     put(&format!("blobs/{}", digest(&good)), &good);
@@ -453,7 +659,10 @@ async fn a_registry_that_lies_is_found_out() {
     // A manifest that doesn't match its digest.
     let text = manifest(&digest(&good));
     put("manifests/latest", format!("{text} ").as_bytes());
-    put(&format!("manifests/{}", digest(format!("{text} ").as_bytes())), text.as_bytes());
+    put(
+        &format!("manifests/{}", digest(format!("{text} ").as_bytes())),
+        text.as_bytes(),
+    );
     assert!(matches!(pull().await.unwrap_err().0, FetchReason::Digest { .. }));
     // Hostile archives, all as tar+gzip.
     let mut hostile: Vec<Vec<u8>> = vec![
@@ -475,7 +684,10 @@ async fn a_registry_that_lies_is_found_out() {
         put(&format!("blobs/{}", digest(archive)), archive);
         serve(&manifest(&digest(archive)));
         let (reason, told) = pull().await.unwrap_err();
-        assert!(reason == FetchReason::Archive && !told.contains(char::is_control), "{told}");
+        assert!(
+            reason == FetchReason::Archive && !told.contains(char::is_control),
+            "{told}"
+        );
     }
     // Texts that are not manifests.
     let index = r#"{"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}"#;
@@ -487,24 +699,43 @@ async fn a_registry_that_lies_is_found_out() {
         (index, FetchReason::Manifest),
         (&deep, FetchReason::Manifest),
         ("{}", FetchReason::Manifest),
-        (r#"{"layers":[{"mediaType":"x","digest":"sha256:../../../etc/passwd"}]}"#, FetchReason::Manifest),
+        (
+            r#"{"layers":[{"mediaType":"x","digest":"sha256:../../../etc/passwd"}]}"#,
+            FetchReason::Manifest,
+        ),
         (&huge, FetchReason::TooLarge { limit: 4 << 20 }),
     ] {
         serve(text);
         let (reason, told) = pull().await.unwrap_err();
-        assert!(reason == expected && told.len() < 1000 && !told.contains(char::is_control), "{told}");
+        assert!(
+            reason == expected && told.len() < 1000 && !told.contains(char::is_control),
+            "{told}"
+        );
     }
     // Texts that are not lists of tags, or that have no usable tag.
     let tags = async |text: &str| {
         put("tags/list", text.as_bytes());
-        Client::new(&format!("oci://{}/apps", origin.host())).pull(range("*")).await.unwrap_err().reason
+        Client::new(&format!("oci://{}/apps", origin.host()))
+            .pull(range("*"))
+            .await
+            .unwrap_err()
+            .reason
     };
     assert_eq!(tags("x").await, FetchReason::Unexpected);
     assert_eq!(tags(r#"{"tags":{}}"#).await, FetchReason::Unexpected);
-    assert!(matches!(tags(r#"{"tags":null}"#).await, FetchReason::ReferenceMissing(_)));
-    assert!(matches!(tags(r#"{"tags":["../x","latest","1.0.0/../x"]}"#).await, FetchReason::ReferenceMissing(_)));
+    assert!(matches!(
+        tags(r#"{"tags":null}"#).await,
+        FetchReason::ReferenceMissing(_)
+    ));
+    assert!(matches!(
+        tags(r#"{"tags":["../x","latest","1.0.0/../x"]}"#).await,
+        FetchReason::ReferenceMissing(_)
+    ));
     let many = format!("{{\"tags\":[{}]}}", vec!["\"1.0.0\""; 100_001].join(","));
     assert!(matches!(tags(&many).await, FetchReason::TooLarge { .. }));
-    let outside: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let outside: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(outside, ["v2"], "nothing was written elsewhere");
 }

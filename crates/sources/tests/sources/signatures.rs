@@ -34,13 +34,25 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         repository.commit("main", &[("a.yaml", "1")]).unwrap();
-        Self { server, repository, git, dir }
+        Self {
+            server,
+            repository,
+            git,
+            dir,
+        }
     }
 
     /// Commits on top of the branch, signed as `config` says. Empty: not signed.
     fn commit(&self, config: &[String]) -> String {
         let mut args: Vec<&str> = config.iter().flat_map(|setting| ["-c", setting]).collect();
-        args.extend(["commit-tree", "-m", "signed", "-p", "refs/heads/main", "refs/heads/main^{tree}"]);
+        args.extend([
+            "commit-tree",
+            "-m",
+            "signed",
+            "-p",
+            "refs/heads/main",
+            "refs/heads/main^{tree}",
+        ]);
         if !config.is_empty() {
             args.push("-S");
         }
@@ -71,7 +83,12 @@ impl Bench {
     }
 
     async fn tagged(&self, name: &str, mode: VerifyMode, keys: &Arc<Keys>) -> Option<String> {
-        let (mirror, revision) = self.revision(GitReference { tag: Some(name.into()), ..Default::default() }).await;
+        let (mirror, revision) = self
+            .revision(GitReference {
+                tag: Some(name.into()),
+                ..Default::default()
+            })
+            .await;
         mirror.verify(&revision, mode, keys).await.unwrap()
     }
 }
@@ -82,23 +99,38 @@ trait DefaultBranch {
 
 impl DefaultBranch for GitReference {
     fn default_branch() -> Self {
-        Self { branch: Some("main".into()), ..Self::default() }
+        Self {
+            branch: Some("main".into()),
+            ..Self::default()
+        }
     }
 }
 
 fn keys(values: &[&str]) -> Arc<Keys> {
-    let data: SecretData =
-        values.iter().enumerate().map(|(n, value)| (n.to_string(), value.as_bytes().to_vec())).collect();
+    let data: SecretData = values
+        .iter()
+        .enumerate()
+        .map(|(n, value)| (n.to_string(), value.as_bytes().to_vec()))
+        .collect();
     Arc::new(Keys::read(&data).unwrap())
 }
 
 /// Git's settings to sign with an ssh key.
 fn by_ssh(dir: &Path, key: &Key) -> Vec<String> {
-    let path = tempfile::Builder::new().prefix("key-").tempfile_in(dir).unwrap().into_temp_path().keep().unwrap();
+    let path = tempfile::Builder::new()
+        .prefix("key-")
+        .tempfile_in(dir)
+        .unwrap()
+        .into_temp_path()
+        .keep()
+        .unwrap();
     std::fs::write(&path, &key.private).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(path.with_extension("pub"), &key.public).unwrap();
-    vec!["gpg.format=ssh".to_owned(), format!("user.signingkey={}", path.display())]
+    vec![
+        "gpg.format=ssh".to_owned(),
+        format!("user.signingkey={}", path.display()),
+    ]
 }
 
 /// A GnuPG with a home of its own.
@@ -108,7 +140,11 @@ struct Gpg {
 
 impl Gpg {
     fn new() -> Self {
-        require(&[Package { program: "gpg", debian: "gnupg" }]).unwrap();
+        require(&[Package {
+            program: "gpg",
+            debian: "gnupg",
+        }])
+        .unwrap();
         // The path of the agent's socket must be short.
         let home = tempfile::Builder::new().prefix("gpg").tempdir_in("/tmp").unwrap();
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -117,9 +153,17 @@ impl Gpg {
 
     fn run(&self, args: &[&str]) -> String {
         let mut command = Command::new("gpg");
-        command.arg("--homedir").arg(self.home.path()).args(["--batch", "--yes", "--passphrase", ""]).args(args);
+        command
+            .arg("--homedir")
+            .arg(self.home.path())
+            .args(["--batch", "--yes", "--passphrase", ""])
+            .args(args);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "gpg {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "gpg {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -141,25 +185,36 @@ impl Gpg {
 
     fn sign_by(&self, user: &str) -> Vec<String> {
         let script = self.home.path().join("sign");
-        let text = format!("#!/bin/sh\nexec gpg --homedir {} --batch \"$@\"\n", self.home.path().display());
+        let text = format!(
+            "#!/bin/sh\nexec gpg --homedir {} --batch \"$@\"\n",
+            self.home.path().display()
+        );
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        vec![format!("gpg.program={}", script.display()), format!("user.signingkey={user}")]
+        vec![
+            format!("gpg.program={}", script.display()),
+            format!("user.signingkey={user}"),
+        ]
     }
 }
 
 impl Drop for Gpg {
     fn drop(&mut self) {
         let home: PathBuf = self.home.path().into();
-        let _ = Command::new("gpgconf").arg("--homedir").arg(home).args(["--kill", "all"]).output();
+        let _ = Command::new("gpgconf")
+            .arg("--homedir")
+            .arg(home)
+            .args(["--kill", "all"])
+            .output();
     }
 }
 
 #[tokio::test]
 async fn commits_are_verified_by_ssh_keys_of_every_kind() {
     let bench = Bench::new().await;
-    let made: Vec<Key> =
-        ["ed25519", "ecdsa", "ecdsa-384", "ecdsa-521", "rsa"].map(|kind| Key::make(kind, "", "").unwrap()).into();
+    let made: Vec<Key> = ["ed25519", "ecdsa", "ecdsa-384", "ecdsa-521", "rsa"]
+        .map(|kind| Key::make(kind, "", "").unwrap())
+        .into();
     let all: Vec<&str> = made.iter().map(|key| key.public.as_str()).collect();
     let all = keys(&all);
     assert!(bench.head(&all).await.unwrap().ends_with("is not signed"));
@@ -168,18 +223,26 @@ async fn commits_are_verified_by_ssh_keys_of_every_kind() {
         assert_eq!(bench.head(&all).await, None, "{}", key.public);
         let other = keys(&[&made[(n + 1) % made.len()].public]);
         let why = bench.head(&other).await.unwrap();
-        assert!(why.contains("is signed by a key that is not among the given ones: SHA256:"), "{why}");
+        assert!(
+            why.contains("is signed by a key that is not among the given ones: SHA256:"),
+            "{why}"
+        );
     }
     bench.commit(&[]);
-    assert!(bench.head(&all).await.unwrap().ends_with("is not signed"), "one on top of signed ones");
+    assert!(
+        bench.head(&all).await.unwrap().ends_with("is not signed"),
+        "one on top of signed ones"
+    );
 }
 
 #[tokio::test]
 async fn commits_are_verified_by_openpgp_keys() {
     let (bench, gpg) = (Bench::new().await, Gpg::new());
-    for (user, algorithm) in
-        [("ed@example.com", "ed25519"), ("rsa@example.com", "rsa3072"), ("p@example.com", "nistp256")]
-    {
+    for (user, algorithm) in [
+        ("ed@example.com", "ed25519"),
+        ("rsa@example.com", "rsa3072"),
+        ("p@example.com", "nistp256"),
+    ] {
         let public = gpg.make(user, algorithm, "sign", "never");
         bench.commit(&gpg.sign_by(user));
         assert_eq!(bench.head(&keys(&[&public])).await, None, "{algorithm}");
@@ -208,14 +271,20 @@ async fn openpgp_keys_that_have_ended_or_were_taken_back_verify_nothing() {
     let print = gpg.fingerprint("old@example.com");
     gpg.run(&["--quick-set-expire", &print, "seconds=1"]);
     let ended = keys(&[&gpg.public("old@example.com")]);
-    let why = wait_for("the key to end", Duration::from_secs(30), async || Ok(bench.head(&ended).await)).await.unwrap();
+    let why = wait_for("the key to end", Duration::from_secs(30), async || {
+        Ok(bench.head(&ended).await)
+    })
+    .await
+    .unwrap();
     assert!(why.contains("has expired"), "{why}");
 
     gpg.make("lost@example.com", "ed25519", "sign", "never");
     bench.commit(&gpg.sign_by("lost@example.com"));
     let print = gpg.fingerprint("lost@example.com");
     let revocation = gpg.home.path().join("openpgp-revocs.d").join(format!("{print}.rev"));
-    let text = std::fs::read_to_string(&revocation).unwrap().replace(":-----BEGIN", "-----BEGIN");
+    let text = std::fs::read_to_string(&revocation)
+        .unwrap()
+        .replace(":-----BEGIN", "-----BEGIN");
     std::fs::write(&revocation, text).unwrap();
     gpg.run(&["--import", &revocation.display().to_string()]);
     let why = bench.head(&keys(&[&gpg.public("lost@example.com")])).await.unwrap();
@@ -232,11 +301,23 @@ async fn tags_are_verified_under_their_own_names() {
     use VerifyMode::{Head, Tag, TagAndHead};
     bench.tag("v1", &by_ssh);
     assert_eq!(bench.tagged("v1", Tag, &all).await, None);
-    assert!(bench.tagged("v1", TagAndHead, &all).await.unwrap().contains("is not signed"));
+    assert!(
+        bench
+            .tagged("v1", TagAndHead, &all)
+            .await
+            .unwrap()
+            .contains("is not signed")
+    );
     bench.tag("v2", &gpg.sign_by("tagger@example.com"));
     assert_eq!(bench.tagged("v2", Tag, &all).await, None);
     bench.tag("v3", &[]);
-    assert!(bench.tagged("v3", Tag, &all).await.unwrap().contains("tag v3 is not signed"));
+    assert!(
+        bench
+            .tagged("v3", Tag, &all)
+            .await
+            .unwrap()
+            .contains("tag v3 is not signed")
+    );
     let head = bench.commit(&by_ssh);
     bench.repository.set_ref("refs/tags/v4", &head).unwrap();
     let why = bench.tagged("v4", Tag, &all).await.unwrap();
@@ -256,7 +337,9 @@ async fn a_commit_that_was_changed_after_it_was_signed_is_refused() {
     let (bench, key) = (Bench::new().await, Key::make("ed25519", "", "").unwrap());
     let signed = bench.commit(&by_ssh(bench.dir.path(), &key));
     let text = bench.repository.git(&["cat-file", "commit", &signed], b"").unwrap();
-    let forged = bench.repository.write_object("commit", (text.replace("\n\nsigned", "\n\nforged") + "\n").as_bytes());
+    let forged = bench
+        .repository
+        .write_object("commit", (text.replace("\n\nsigned", "\n\nforged") + "\n").as_bytes());
     bench.repository.set_ref("refs/heads/main", &forged.unwrap()).unwrap();
     let all = keys(&[&key.public]);
     let why = bench.head(&all).await.unwrap();

@@ -68,7 +68,11 @@ pub(crate) struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     pub fn of(table: &'a Table) -> Self {
-        Self { table, after: None, is_at_end: false }
+        Self {
+            table,
+            after: None,
+            is_at_end: false,
+        }
     }
 
     /// Returns the next rows. A table without rows returns one empty page, so that it is counted.
@@ -90,10 +94,15 @@ impl<'a> Pages<'a> {
             None => String::new(),
             Some(_) => format!("WHERE ({order}) > {}", parameters(1, key.len())),
         };
-        let sql = format!("SELECT {} FROM {name} {condition} ORDER BY {order} LIMIT {ROWS}", names.join(", "));
+        let sql = format!(
+            "SELECT {} FROM {name} {condition} ORDER BY {order} LIMIT {ROWS}",
+            names.join(", ")
+        );
         let mut select = sqlx::query(AssertSqlSafe(sql));
         if let Some(row) = &self.after {
-            let cells = key.iter().filter_map(|part| row.iter().zip(columns).find(|(_, column)| column.name == *part));
+            let cells = key
+                .iter()
+                .filter_map(|part| row.iter().zip(columns).find(|(_, column)| column.name == *part));
             for (cell, column) in cells {
                 select = bind(select, cell.clone(), column.kind);
             }
@@ -111,7 +120,13 @@ fn cells(row: &Row, table: &Table) -> Result<Vec<Cell>, sqlx::Error> {
             ColumnKind::Bytes => row.try_get::<Option<Vec<u8>>, _>(at)?.map_or(Cell::Null, Cell::Bytes),
         })
     };
-    table.columns.iter().map(|column| column.kind).enumerate().map(cell).collect()
+    table
+        .columns
+        .iter()
+        .map(|column| column.kind)
+        .enumerate()
+        .map(cell)
+        .collect()
 }
 
 /// Writes rows. Each must have a cell of the right kind for every column of the table.

@@ -58,7 +58,12 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn new(schema: usize, created: i64, counter: u64) -> Self {
-        Self { format: FORMAT.to_owned(), schema, created, counter }
+        Self {
+            format: FORMAT.to_owned(),
+            schema,
+            created,
+            counter,
+        }
     }
 }
 
@@ -119,9 +124,21 @@ impl Output {
         }
         let temporary = with_suffix(path, ".part");
         // Everything of the hub is in it, so only its owner may read it.
-        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-        let file = file.map_err(|source| FileError::Write { path: temporary.clone(), source })?;
-        Ok(Self::File { path: path.to_owned(), temporary, file: BufWriter::new(file) })
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary);
+        let file = file.map_err(|source| FileError::Write {
+            path: temporary.clone(),
+            source,
+        })?;
+        Ok(Self::File {
+            path: path.to_owned(),
+            temporary,
+            file: BufWriter::new(file),
+        })
     }
 
     fn failure(&self) -> impl Fn(io::Error) -> FileError + use<> {
@@ -130,7 +147,10 @@ impl Output {
             Self::Stream(_) => None,
         };
         move |source| match &path {
-            Some(path) => FileError::Write { path: path.clone(), source },
+            Some(path) => FileError::Write {
+                path: path.clone(),
+                source,
+            },
             None => FileError::Stream { source },
         }
     }
@@ -142,8 +162,12 @@ impl Output {
             Self::File { path, temporary, file } => {
                 file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
                 fs::rename(&temporary, &path)?;
-                File::open(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))?
-                    .sync_all()
+                File::open(
+                    path.parent()
+                        .filter(|parent| *parent != Path::new(""))
+                        .unwrap_or(Path::new(".")),
+                )?
+                .sync_all()
             }
         };
         finish().map_err(failure)
@@ -177,14 +201,20 @@ impl Writer {
         let failure = output.failure();
         let mut stream = zstd::stream::write::Encoder::new(output, LEVEL).map_err(&failure)?;
         stream.include_checksum(true).map_err(failure)?;
-        let mut writer = Self { stream, sum: Context::new(&SHA256) };
+        let mut writer = Self {
+            stream,
+            sum: Context::new(&SHA256),
+        };
         writer.write(header)?;
         Ok(writer)
     }
 
     /// Writes a file. Files come before the first table.
     pub(crate) fn file(&mut self, file: &Enclosed) -> Result<(), FileError> {
-        self.write(&Line::File { name: file.name.clone(), base64: BASE64.encode(&*file.content) })
+        self.write(&Line::File {
+            name: file.name.clone(),
+            base64: BASE64.encode(&*file.content),
+        })
     }
 
     pub(crate) fn table(&mut self, name: &str) -> Result<(), FileError> {
@@ -199,7 +229,9 @@ impl Writer {
         let mut text = serde_json::to_vec(line).expect("lines are plain JSON");
         text.push(b'\n');
         self.sum.update(&text);
-        self.stream.write_all(&text).map_err(|source| self.stream.get_ref().failure()(source))
+        self.stream
+            .write_all(&text)
+            .map_err(|source| self.stream.get_ref().failure()(source))
     }
 
     pub(crate) fn finish(mut self) -> Result<(), FileError> {
@@ -230,7 +262,10 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn open(path: &Path) -> Result<(Self, Header), FileError> {
-        let read = |source| FileError::Read { path: path.to_owned(), source };
+        let read = |source| FileError::Read {
+            path: path.to_owned(),
+            source,
+        };
         let no_backup = || FileError::Format { path: path.to_owned() };
         let mut file = BufReader::new(File::open(path).map_err(read)?);
         if !file.fill_buf().map_err(read)?.starts_with(&MAGIC) {
@@ -280,8 +315,13 @@ impl Reader {
         if self.enclosed > MAX_ENCLOSED {
             return Err(self.damaged("its files are no keys: they are too long"));
         }
-        let content = BASE64.decode(base64).map_err(|error| self.damaged(&error.to_string()))?;
-        Ok(Enclosed { name, content: content.into() })
+        let content = BASE64
+            .decode(base64)
+            .map_err(|error| self.damaged(&error.to_string()))?;
+        Ok(Enclosed {
+            name,
+            content: content.into(),
+        })
     }
 
     fn next_line(&mut self) -> Result<(), FileError> {
@@ -297,6 +337,9 @@ impl Reader {
     }
 
     pub(crate) fn damaged(&self, problem: &str) -> FileError {
-        FileError::Damaged { path: self.path.clone(), problem: problem.to_owned() }
+        FileError::Damaged {
+            path: self.path.clone(),
+            problem: problem.to_owned(),
+        }
     }
 }

@@ -66,10 +66,16 @@ impl Target {
         let lock = lock_database(path)?;
         let is_there = fs::metadata(path).is_ok_and(|file| file.len() > 0);
         if is_there && !force {
-            return Err(ArchiveError::Occupied { location: location.clone() });
+            return Err(ArchiveError::Occupied {
+                location: location.clone(),
+            });
         }
         // A restore often replaces a damaged file; then its counter is unknown.
-        let replaced_counter = if is_there { counter_of(location).await.unwrap_or(0) } else { 0 };
+        let replaced_counter = if is_there {
+            counter_of(location).await.unwrap_or(0)
+        } else {
+            0
+        };
         let temporary = Temporary(with_suffix(path, ".restoring"));
         remove_database(&temporary.0)?;
         create_file(&temporary.0)?;
@@ -77,14 +83,23 @@ impl Target {
         migrate(&mut connection, location, migrations).await?;
         begin(&mut connection, location).await?;
         let (location, waiting, place) = (location.clone(), None, Place::File(temporary));
-        Ok(Self { location, connection, place, _lock: Some(lock), replaced_counter, waiting })
+        Ok(Self {
+            location,
+            connection,
+            place,
+            _lock: Some(lock),
+            replaced_counter,
+            waiting,
+        })
     }
 
     async fn server(location: &Location, migrations: usize, force: bool) -> Result<Self, ArchiveError> {
         let mut connection = alone(location).await?;
         let at = |error: sqlx::Error| StoreError::from(error).at(location);
-        let schema: String =
-            sqlx::query_scalar("SELECT quote_ident(current_schema())").fetch_one(&mut connection).await.map_err(at)?;
+        let schema: String = sqlx::query_scalar("SELECT quote_ident(current_schema())")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(at)?;
         let tables: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM information_schema.tables \
              WHERE table_schema = current_schema() AND table_name = 'counter'",
@@ -97,18 +112,30 @@ impl Target {
         if tables > 0 {
             replaced_counter = read::load_counter(&mut connection).await.map_err(at)?;
             if !force && (replaced_counter > 0 || has_facts(&mut connection).await.map_err(at)?) {
-                return Err(ArchiveError::Occupied { location: location.clone() });
+                return Err(ArchiveError::Occupied {
+                    location: location.clone(),
+                });
             }
         }
 
         let make = format!(
             "DROP SCHEMA IF EXISTS {RESTORING} CASCADE; CREATE SCHEMA {RESTORING}; SET search_path TO {RESTORING}"
         );
-        sqlx::raw_sql(AssertSqlSafe(make)).execute(&mut connection).await.map_err(at)?;
+        sqlx::raw_sql(AssertSqlSafe(make))
+            .execute(&mut connection)
+            .await
+            .map_err(at)?;
         migrate(&mut connection, location, migrations).await?;
         begin(&mut connection, location).await?;
         let (location, waiting, place) = (location.clone(), None, Place::Schema(schema));
-        Ok(Self { location, connection, place, _lock: None, replaced_counter, waiting })
+        Ok(Self {
+            location,
+            connection,
+            place,
+            _lock: None,
+            replaced_counter,
+            waiting,
+        })
     }
 
     /// The counter of the replaced store.
@@ -121,7 +148,11 @@ impl Target {
     }
 
     pub(super) async fn push(&mut self, table: &Table, row: Vec<Cell>) -> Result<(), ArchiveError> {
-        if self.waiting.as_ref().is_some_and(|(waiting, rows)| waiting != table || rows.len() >= ROWS) {
+        if self
+            .waiting
+            .as_ref()
+            .is_some_and(|(waiting, rows)| waiting != table || rows.len() >= ROWS)
+        {
             self.flush().await?;
         }
         let (_, rows) = self.waiting.get_or_insert_with(|| (table.clone(), Vec::new()));
@@ -130,11 +161,16 @@ impl Target {
     }
 
     pub(super) async fn flush(&mut self) -> Result<(), ArchiveError> {
-        let Some((table, rows)) = self.waiting.take() else { return Ok(()) };
+        let Some((table, rows)) = self.waiting.take() else {
+            return Ok(());
+        };
         let at = |error: sqlx::Error| StoreError::from(error).at(&self.location);
         if table.name == "counter" {
             // The schema brings its own row.
-            sqlx::query("DELETE FROM counter").execute(&mut self.connection).await.map_err(at)?;
+            sqlx::query("DELETE FROM counter")
+                .execute(&mut self.connection)
+                .await
+                .map_err(at)?;
         }
         write_rows(&mut self.connection, &table, rows).await.map_err(at)?;
         Ok(())
@@ -149,7 +185,10 @@ impl Target {
             .execute(&mut self.connection)
             .await
             .map_err(at)?;
-        sqlx::raw_sql("COMMIT").execute(&mut self.connection).await.map_err(at)?;
+        sqlx::raw_sql("COMMIT")
+            .execute(&mut self.connection)
+            .await
+            .map_err(at)?;
         migrate(&mut self.connection, &self.location, schema::newest()).await
     }
 
@@ -160,11 +199,17 @@ impl Target {
             Place::File(Temporary(temporary)) => {
                 self.connection.close().await.map_err(at)?;
                 let path = self.location.file().unwrap_or(temporary);
-                replace_file(temporary, path).map_err(|source| ArchiveError::Replace { path: path.to_owned(), source })
+                replace_file(temporary, path).map_err(|source| ArchiveError::Replace {
+                    path: path.to_owned(),
+                    source,
+                })
             }
             Place::Schema(schema) => {
                 let replace = replace_tables(schema);
-                sqlx::raw_sql(AssertSqlSafe(replace)).execute(&mut self.connection).await.map_err(at)?;
+                sqlx::raw_sql(AssertSqlSafe(replace))
+                    .execute(&mut self.connection)
+                    .await
+                    .map_err(at)?;
                 Ok(self.connection.close().await.map_err(at)?)
             }
         }
@@ -203,12 +248,22 @@ impl Source {
             Location::File(path) => {
                 if !path.exists() {
                     let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-                    return Err(super::FileError::Read { path: path.to_path_buf(), source }.into());
+                    return Err(super::FileError::Read {
+                        path: path.to_path_buf(),
+                        source,
+                    }
+                    .into());
                 }
                 let lock = lock_database(path)?;
-                Ok(Self { connection: connect(location).await?, _lock: Some(lock) })
+                Ok(Self {
+                    connection: connect(location).await?,
+                    _lock: Some(lock),
+                })
             }
-            Location::Postgres(_) => Ok(Self { connection: alone(location).await?, _lock: None }),
+            Location::Postgres(_) => Ok(Self {
+                connection: alone(location).await?,
+                _lock: None,
+            }),
         }
     }
 
@@ -223,15 +278,25 @@ impl Source {
 }
 
 async fn connect(location: &Location) -> Result<Connection, ArchiveError> {
-    let database = Database { location: location.clone(), patience: PATIENCE };
+    let database = Database {
+        location: location.clone(),
+        patience: PATIENCE,
+    };
     Ok(database.connect_writer().await.map_err(|error| error.at(location))?)
 }
 
 /// A connection to a server, with the lock that a hub would hold.
 async fn alone(location: &Location) -> Result<Connection, ArchiveError> {
-    let database = Database { location: location.clone(), patience: PATIENCE };
-    let taken = session::take(&database, Sharing::Alone).await.map_err(|error| error.at(location))?;
-    let mut connection = taken.ok_or_else(|| OpenError::Locked { location: location.clone() })?;
+    let database = Database {
+        location: location.clone(),
+        patience: PATIENCE,
+    };
+    let taken = session::take(&database, Sharing::Alone)
+        .await
+        .map_err(|error| error.at(location))?;
+    let mut connection = taken.ok_or_else(|| OpenError::Locked {
+        location: location.clone(),
+    })?;
     // A copy may move a million rows in one transaction.
     sqlx::query("SELECT set_config('statement_timeout', '0', false)")
         .execute(&mut connection)
@@ -249,13 +314,18 @@ async fn counter_of(location: &Location) -> Option<u64> {
 
 /// Whether a hub has ever started: then it has written meta entries.
 async fn has_facts(connection: &mut Connection) -> Result<bool, sqlx::Error> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM meta").fetch_one(connection).await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM meta")
+        .fetch_one(connection)
+        .await?;
     Ok(count > 0)
 }
 
 async fn migrate(connection: &mut Connection, location: &Location, count: usize) -> Result<(), ArchiveError> {
     let migrated = run_migrations(connection, Engine::of(location), count).await;
-    Ok(migrated.map_err(|source| OpenError::Migrate { location: location.clone(), source })?)
+    Ok(migrated.map_err(|source| OpenError::Migrate {
+        location: location.clone(),
+        source,
+    })?)
 }
 
 async fn begin(connection: &mut Connection, location: &Location) -> Result<(), ArchiveError> {
@@ -266,7 +336,10 @@ async fn begin(connection: &mut Connection, location: &Location) -> Result<(), A
 
 fn remove_database(path: &Path) -> Result<(), ArchiveError> {
     for path in [path.to_owned(), with_suffix(path, "-wal"), with_suffix(path, "-shm")] {
-        remove_if_there(&path).map_err(|source| ArchiveError::Replace { path: path.clone(), source })?;
+        remove_if_there(&path).map_err(|source| ArchiveError::Replace {
+            path: path.clone(),
+            source,
+        })?;
     }
     Ok(())
 }

@@ -12,7 +12,11 @@ type Reply = oneshot::Sender<Result<Resource, WriteError>>;
 pub(super) struct Batch(Vec<Item>);
 
 enum Item {
-    Writes { writes: Vec<Write>, replies: Vec<Reply>, results: Vec<Result<Resource, WriteError>> },
+    Writes {
+        writes: Vec<Write>,
+        replies: Vec<Reply>,
+        results: Vec<Result<Resource, WriteError>>,
+    },
     Transact(Box<dyn Work>),
 }
 
@@ -24,7 +28,11 @@ impl Batch {
                 replies.push(reply);
             }
             (Request::Write(write, reply), _) => {
-                self.0.push(Item::Writes { writes: vec![write], replies: vec![reply], results: Vec::new() });
+                self.0.push(Item::Writes {
+                    writes: vec![write],
+                    replies: vec![reply],
+                    results: Vec::new(),
+                });
             }
             (Request::Transact(work), _) => self.0.push(Item::Transact(work)),
             (Request::Close(_), _) => {}
@@ -78,7 +86,11 @@ async fn run_closure(tx: &mut Tx, work: &mut dyn Work) -> Result<(), StoreError>
         && let Err(error) = tx.rollback_to(savepoint).await
     {
         // The engine has rolled back everything by itself, for the reason that ended the closure.
-        return Err(if matches!(reason, StoreError::Sql(_)) { reason } else { error.into() });
+        return Err(if matches!(reason, StoreError::Sql(_)) {
+            reason
+        } else {
+            error.into()
+        });
     }
     Ok(())
 }

@@ -72,7 +72,10 @@ from_row!(Report, [service_uid, cluster_uid, received, body]);
 
 pub async fn load_agent(connection: &mut Connection, cluster_uid: &str) -> Result<Option<Agent>, StoreError> {
     let sql = format!("{SELECT_AGENT} WHERE cluster_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid)
+        .fetch_optional(connection)
+        .await?)
 }
 
 pub async fn load_agents(connection: &mut Connection) -> Result<Vec<Agent>, StoreError> {
@@ -82,7 +85,10 @@ pub async fn load_agents(connection: &mut Connection) -> Result<Vec<Agent>, Stor
 /// The agent of the cluster whose `kube-system` namespace has this uid.
 pub async fn load_agent_of(connection: &mut Connection, cluster_id: &str) -> Result<Option<Agent>, StoreError> {
     let sql = format!("{SELECT_AGENT} WHERE cluster_id = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_id).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_id)
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// Sets a cluster's agent. An existing identity is replaced, and its reports start again.
@@ -157,7 +163,10 @@ pub struct AgentUpdateRow {
     pub report: String,
 }
 
-from_row!(AgentUpdateRow, [cluster_uid, settings, previous, assigned, failed, reason, report]);
+from_row!(
+    AgentUpdateRow,
+    [cluster_uid, settings, previous, assigned, failed, reason, report]
+);
 
 const SELECT_UPDATE: &str =
     "SELECT cluster_uid, settings, previous, assigned, failed, reason, report FROM agent_updates";
@@ -167,7 +176,10 @@ pub async fn load_agent_update(
     cluster_uid: &str,
 ) -> Result<Option<AgentUpdateRow>, StoreError> {
     let sql = format!("{SELECT_UPDATE} WHERE cluster_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid)
+        .fetch_optional(connection)
+        .await?)
 }
 
 pub async fn load_agent_updates(connection: &mut Connection) -> Result<Vec<AgentUpdateRow>, StoreError> {
@@ -225,7 +237,9 @@ pub struct Quarantine {
 from_row!(Quarantine, [cluster_uid, since, hosts]);
 
 pub async fn load_quarantines(connection: &mut Connection) -> Result<Vec<Quarantine>, StoreError> {
-    Ok(sqlx::query_as("SELECT cluster_uid, since, hosts FROM quarantines").fetch_all(connection).await?)
+    Ok(sqlx::query_as("SELECT cluster_uid, since, hosts FROM quarantines")
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Stores a quarantine. An existing one is kept.
@@ -242,7 +256,10 @@ pub async fn save_quarantine(connection: &mut Connection, row: &Quarantine) -> R
 }
 
 pub async fn delete_quarantine(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM quarantines WHERE cluster_uid = $1").bind(cluster_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM quarantines WHERE cluster_uid = $1")
+        .bind(cluster_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -268,7 +285,9 @@ pub async fn redeem_token(
             .bind(hash.as_slice())
             .fetch_optional(&mut *connection)
             .await?;
-    let Some((cluster_uid, expires, used)) = row else { return Ok(Err(RedeemError::Unknown)) };
+    let Some((cluster_uid, expires, used)) = row else {
+        return Ok(Err(RedeemError::Unknown));
+    };
     if used.is_some() {
         return Ok(Err(RedeemError::Used));
     }
@@ -305,16 +324,24 @@ pub async fn use_nonce(
 /// agent gets the error that its token is expired or used, not that it is unknown.
 pub async fn delete_expired(connection: &mut Connection, now: i64) -> Result<(), StoreError> {
     const DAY: i64 = 24 * 3600;
-    sqlx::query("DELETE FROM nonces WHERE expires < $1").bind(now).execute(&mut *connection).await?;
-    sqlx::query("DELETE FROM join_tokens WHERE expires < $1").bind(now - DAY).execute(connection).await?;
+    sqlx::query("DELETE FROM nonces WHERE expires < $1")
+        .bind(now)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("DELETE FROM join_tokens WHERE expires < $1")
+        .bind(now - DAY)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 pub async fn load_report(connection: &mut Connection, service_uid: &str) -> Result<Option<Report>, StoreError> {
-    Ok(sqlx::query_as("SELECT service_uid, cluster_uid, received, body FROM reports WHERE service_uid = $1")
-        .bind(service_uid)
-        .fetch_optional(connection)
-        .await?)
+    Ok(
+        sqlx::query_as("SELECT service_uid, cluster_uid, received, body FROM reports WHERE service_uid = $1")
+            .bind(service_uid)
+            .fetch_optional(connection)
+            .await?,
+    )
 }
 
 pub async fn save_report(connection: &mut Connection, report: &Report) -> Result<(), StoreError> {
@@ -333,18 +360,26 @@ pub async fn save_report(connection: &mut Connection, report: &Report) -> Result
 }
 
 pub async fn delete_report(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM reports WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM reports WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 pub async fn delete_reports(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM reports WHERE cluster_uid = $1").bind(cluster_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM reports WHERE cluster_uid = $1")
+        .bind(cluster_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 /// (cluster uid, seconds since 1970).
 pub async fn load_heartbeats(connection: &mut Connection) -> Result<Vec<(String, i64)>, StoreError> {
-    Ok(sqlx::query_as("SELECT cluster_uid, heard FROM heartbeats").fetch_all(connection).await?)
+    Ok(sqlx::query_as("SELECT cluster_uid, heard FROM heartbeats")
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn save_heartbeats(connection: &mut Connection, rows: &[(String, i64)]) -> Result<(), StoreError> {

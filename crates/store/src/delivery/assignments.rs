@@ -45,7 +45,18 @@ pub struct Assignment {
 
 from_row!(
     Assignment,
-    [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]
+    [
+        service_uid,
+        namespace,
+        name,
+        cluster_uid,
+        source_uid,
+        generation,
+        stamp,
+        candidate,
+        assigned,
+        why
+    ]
 );
 
 /// The parts of a service's object that decide its entry: objects with the same stamp make the same entry.
@@ -58,7 +69,11 @@ pub fn stamp(service: &Value) -> String {
     };
     let (undo, retry) = (further(UNDO, ""), further(RETRY_HOOK, "retry="));
     let deleting = metadata["deletionTimestamp"].is_string();
-    format!("{} {deleting} {}{undo}{retry}", metadata["generation"], annotation(APPROVE_PRUNE))
+    format!(
+        "{} {deleting} {}{undo}{retry}",
+        metadata["generation"],
+        annotation(APPROVE_PRUNE)
+    )
 }
 
 /// Whether two stamps name the same generation and deletion state, whatever approvals and requests they contain.
@@ -87,7 +102,11 @@ async fn select(
     values: &[&str],
 ) -> Result<Vec<Assignment>, StoreError> {
     let asked = sqlx::query_as(sqlx::AssertSqlSafe(query(condition)));
-    Ok(values.iter().fold(asked, |asked, value| asked.bind((*value).to_owned())).fetch_all(connection).await?)
+    Ok(values
+        .iter()
+        .fold(asked, |asked, value| asked.bind((*value).to_owned()))
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn load_assignment(connection: &mut Connection, service_uid: &str) -> Result<Option<Assignment>, StoreError> {
@@ -103,8 +122,11 @@ pub async fn assignments_of(
     for some in chunks(service_uids) {
         let sql = format!("{SELECT} WHERE service_uid IN (VALUES {})", parameters(some.len(), 1));
         let select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
-        let rows: Vec<Assignment> =
-            some.iter().fold(select, |select, uid| select.bind(uid.as_str())).fetch_all(&mut *connection).await?;
+        let rows: Vec<Assignment> = some
+            .iter()
+            .fold(select, |select, uid| select.bind(uid.as_str()))
+            .fetch_all(&mut *connection)
+            .await?;
         found.extend(rows);
     }
     Ok(found)
@@ -125,10 +147,15 @@ pub async fn touched_assignments_of_cluster(
     // Services without paths, or with the empty path.
     const TOUCHED: &str = "COALESCE((SELECT MIN(path) FROM service_paths \
                            WHERE service_paths.service_uid = assignments.service_uid), '') = ''";
-    let columns =
-        SELECT.replace(" FROM", &format!(", CAST(CASE WHEN {TOUCHED} THEN 1 ELSE 0 END AS BIGINT) AS touched FROM"));
+    let columns = SELECT.replace(
+        " FROM",
+        &format!(", CAST(CASE WHEN {TOUCHED} THEN 1 ELSE 0 END AS BIGINT) AS touched FROM"),
+    );
     let sql = format!("{columns} WHERE {OF_CLUSTER} ORDER BY service_uid");
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?;
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid.to_owned())
+        .fetch_all(connection)
+        .await?;
     let (mut found, mut touched) = (Vec::with_capacity(rows.len()), HashSet::new());
     for row in &rows {
         let assignment = Assignment::from_row(row)?;
@@ -195,10 +222,12 @@ pub async fn assignments_named(
 
 /// (namespace, name) of every service that needs a grant: those outside the administrators' namespace.
 pub async fn services_under_grants(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
-    Ok(sqlx::query_as("SELECT namespace, name FROM assignments WHERE namespace <> $1")
-        .bind(ADMIN_NAMESPACE)
-        .fetch_all(connection)
-        .await?)
+    Ok(
+        sqlx::query_as("SELECT namespace, name FROM assignments WHERE namespace <> $1")
+            .bind(ADMIN_NAMESPACE)
+            .fetch_all(connection)
+            .await?,
+    )
 }
 
 /// (namespace, name) of every row whose service no longer exists.
@@ -210,7 +239,9 @@ pub async fn services_gone(connection: &mut Connection, kind: &Kind) -> Result<V
 
 /// Number of assignments. Reads the whole table.
 pub async fn count_assignments(connection: &mut Connection) -> Result<u64, StoreError> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM assignments").fetch_one(connection).await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM assignments")
+        .fetch_one(connection)
+        .await?;
     Ok(count.unsigned_abs())
 }
 
@@ -220,7 +251,10 @@ pub async fn is_source_used(connection: &mut Connection, source_uid: &str) -> Re
         "SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1",
         "SELECT 1 FROM service_sources WHERE source_uid = $1 LIMIT 1",
     ] {
-        let row: Option<(i64,)> = sqlx::query_as(sql).bind(source_uid).fetch_optional(&mut *connection).await?;
+        let row: Option<(i64,)> = sqlx::query_as(sql)
+            .bind(source_uid)
+            .fetch_optional(&mut *connection)
+            .await?;
         if row.is_some() {
             return Ok(true);
         }
@@ -280,11 +314,18 @@ pub async fn services_of_secret(
 ) -> Result<Vec<(String, String)>, StoreError> {
     let sql = "SELECT namespace, name FROM assignments WHERE service_uid IN \
                (SELECT service_uid FROM service_secrets WHERE namespace = $1 AND secret = $2)";
-    Ok(sqlx::query_as(sql).bind(namespace).bind(secret).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sql)
+        .bind(namespace)
+        .bind(secret)
+        .fetch_all(connection)
+        .await?)
 }
 
 async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM service_secrets WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM service_secrets WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -299,7 +340,10 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_prune_hold(connection, service_uid).await?;
     delete_parameters(connection, service_uid).await?;
     delete_held(connection, service_uid).await?;
-    sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM assignments WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -312,7 +356,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_asked_about_one_service_reads_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap();
+        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32]))
+            .await
+            .unwrap();
         let mut tables = store.tables().await.unwrap();
         let questions = [
             (OF_SERVICE, "(service_uid=?)"),
@@ -324,8 +370,10 @@ mod tests {
         ];
         for (condition, index) in questions {
             let sql = format!("EXPLAIN QUERY PLAN {}", query(condition));
-            let plan: Vec<(i64, i64, i64, String)> =
-                sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
+            let plan: Vec<(i64, i64, i64, String)> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+                .fetch_all(&mut *tables)
+                .await
+                .unwrap();
             assert!(plan[0].3.contains(index), "{condition}: {plan:?}");
         }
     }

@@ -43,7 +43,10 @@ pub struct ChartRow {
     pub fetched: i64,
 }
 
-from_row!(ChartRow, [source_uid, chart, wanted, version, digest, entry, problem, fetched]);
+from_row!(
+    ChartRow,
+    [source_uid, chart, wanted, version, digest, entry, problem, fetched]
+);
 
 /// Sets the sources of a service. A service with only one source has no row.
 pub async fn save_service_sources(
@@ -71,7 +74,10 @@ pub async fn save_service_sources(
 }
 
 pub(super) async fn delete_service_sources(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM service_sources WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM service_sources WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -85,7 +91,12 @@ pub async fn sources_of_service(
             .bind(service_uid)
             .fetch_all(connection)
             .await?;
-    let source = |(source_uid, chart, wanted, url)| ServiceSource { source_uid, chart, wanted, url };
+    let source = |(source_uid, chart, wanted, url)| ServiceSource {
+        source_uid,
+        chart,
+        wanted,
+        url,
+    };
     let mut sources: Vec<_> = rows.into_iter().map(source).collect();
     sources.sort();
     Ok(sources)
@@ -120,9 +131,11 @@ pub async fn services_of_chart(
 
 /// The repositories without a resource that any service needs.
 pub async fn linked_sources(connection: &mut Connection) -> Result<Vec<LinkedSource>, StoreError> {
-    Ok(sqlx::query_as("SELECT DISTINCT source_uid, namespace, url FROM service_sources WHERE url <> ''")
-        .fetch_all(connection)
-        .await?)
+    Ok(
+        sqlx::query_as("SELECT DISTINCT source_uid, namespace, url FROM service_sources WHERE url <> ''")
+            .fetch_all(connection)
+            .await?,
+    )
 }
 
 /// A repository without a resource, by uid.
@@ -197,16 +210,21 @@ pub async fn delete_chart(
 }
 
 pub(super) async fn delete_charts(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM charts WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM charts WHERE source_uid = $1")
+        .bind(source_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 /// The recipe to rebuild the bundle of a content. None: it is one folder at one commit.
 pub async fn load_recipe(connection: &mut Connection, content_id: &Digest) -> Result<Option<String>, StoreError> {
-    Ok(sqlx::query_scalar("SELECT recipe FROM bundle_recipes WHERE content_id = $1")
-        .bind(content_id.to_string())
-        .fetch_optional(connection)
-        .await?)
+    Ok(
+        sqlx::query_scalar("SELECT recipe FROM bundle_recipes WHERE content_id = $1")
+            .bind(content_id.to_string())
+            .fetch_optional(connection)
+            .await?,
+    )
 }
 
 pub async fn save_recipe(connection: &mut Connection, content_id: &Digest, recipe: &str) -> Result<(), StoreError> {

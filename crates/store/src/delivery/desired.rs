@@ -103,7 +103,10 @@ async fn save_bundles(connection: &mut Connection, row: &Desired) -> Result<(), 
     let known: HashSet<String> = known.into_iter().collect();
     let named: HashSet<String> = row.bundles.iter().map(Digest::to_string).collect();
     let changes = [
-        ("DELETE FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2", known.difference(&named)),
+        (
+            "DELETE FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2",
+            known.difference(&named),
+        ),
         (
             "INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING",
             named.difference(&known),
@@ -111,7 +114,11 @@ async fn save_bundles(connection: &mut Connection, row: &Desired) -> Result<(), 
     ];
     for (sql, digests) in changes {
         for digest in digests {
-            sqlx::query(sql).bind(&row.cluster_uid).bind(digest).execute(&mut *connection).await?;
+            sqlx::query(sql)
+                .bind(&row.cluster_uid)
+                .bind(digest)
+                .execute(&mut *connection)
+                .await?;
         }
     }
     Ok(())
@@ -129,9 +136,13 @@ pub async fn is_desired(connection: &mut Connection, cluster_uid: &str, digest: 
 
 /// Every bundle that some cluster's desired state names.
 pub async fn load_desired_bundles(connection: &mut Connection) -> Result<HashSet<Digest>, StoreError> {
-    let rows: Vec<(String,)> =
-        sqlx::query_as("SELECT DISTINCT digest FROM desired_bundles").fetch_all(connection).await?;
-    Ok(rows.iter().map(|(digest,)| parse_digest(digest)).collect::<Result<_, _>>()?)
+    let rows: Vec<(String,)> = sqlx::query_as("SELECT DISTINCT digest FROM desired_bundles")
+        .fetch_all(connection)
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|(digest,)| parse_digest(digest))
+        .collect::<Result<_, _>>()?)
 }
 
 /// Deletes the rows of a cluster whose resource is gone: its desired state, identity, tokens and reports. Nothing of
@@ -152,14 +163,20 @@ pub async fn delete_cluster(connection: &mut Connection, cluster_uid: &str) -> R
         "released_services",
     ] {
         let sql = format!("DELETE FROM {table} WHERE cluster_uid = $1");
-        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(&mut *connection).await?;
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(cluster_uid)
+            .execute(&mut *connection)
+            .await?;
     }
     Ok(())
 }
 
 pub async fn mark_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
     let sql = format!("INSERT INTO dirty (cluster_uid, marks) VALUES ($1, 1) {COUNT_MARK}");
-    sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(connection).await?;
+    sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -176,10 +193,12 @@ pub async fn mark_all(connection: &mut Connection) -> Result<(), StoreError> {
 }
 
 pub async fn load_dirty(connection: &mut Connection, limit: u32) -> Result<Vec<DirtyMark>, StoreError> {
-    Ok(sqlx::query_as("SELECT cluster_uid, marks FROM dirty ORDER BY cluster_uid LIMIT $1")
-        .bind(i64::from(limit))
-        .fetch_all(connection)
-        .await?)
+    Ok(
+        sqlx::query_as("SELECT cluster_uid, marks FROM dirty ORDER BY cluster_uid LIMIT $1")
+            .bind(i64::from(limit))
+            .fetch_all(connection)
+            .await?,
+    )
 }
 
 /// Removes a mark, unless the cluster was marked again since it was read.
@@ -201,10 +220,19 @@ pub async fn raise_all_epochs(connection: &mut Connection, least: u64) -> Result
     )
     .fetch_one(&mut *connection)
     .await?;
-    let installed = read::load_meta(connection, "epoch").await?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let installed = read::load_meta(connection, "epoch")
+        .await?
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     let epoch = least.max(highest.unwrap_or(0).unsigned_abs() + 1).max(installed + 1);
-    sqlx::query("UPDATE desired SET epoch = $1, signature = ''").bind(epoch as i64).execute(&mut *connection).await?;
-    sqlx::query("UPDATE agents SET restored_epoch = $1").bind(epoch as i64).execute(&mut *connection).await?;
+    sqlx::query("UPDATE desired SET epoch = $1, signature = ''")
+        .bind(epoch as i64)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("UPDATE agents SET restored_epoch = $1")
+        .bind(epoch as i64)
+        .execute(&mut *connection)
+        .await?;
     read::save_meta(connection, "epoch", &epoch.to_string()).await?;
     distrust_sources(connection, None).await?;
     mark_all(connection).await?;

@@ -20,7 +20,10 @@ pub async fn save_prune_hold(connection: &mut Connection, service_uid: &str, sin
 }
 
 pub async fn delete_prune_hold(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM prune_holds WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM prune_holds WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -35,7 +38,9 @@ pub async fn count_prune_holds(connection: &mut Connection, after: i64) -> Resul
 
 /// Records that the present holds have been acted on, so that they no longer count.
 pub async fn settle_prune_holds(connection: &mut Connection) -> Result<(), StoreError> {
-    sqlx::query("UPDATE prune_holds SET since = 0 WHERE since <> 0").execute(connection).await?;
+    sqlx::query("UPDATE prune_holds SET since = 0 WHERE since <> 0")
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -71,6 +76,9 @@ pub async fn save_released(connection: &mut Connection, row: &Released) -> Resul
 }
 
 pub async fn delete_released(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM released_services WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM released_services WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }

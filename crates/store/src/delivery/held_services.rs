@@ -23,7 +23,10 @@ const NAMES: &str =
 
 pub async fn load_held(connection: &mut Connection, service_uid: &str) -> Result<Option<HeldService>, StoreError> {
     let sql = format!("{SELECT} WHERE h.service_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid.to_owned())
+        .fetch_optional(connection)
+        .await?)
 }
 
 pub(super) async fn held_of_cluster(
@@ -31,7 +34,10 @@ pub(super) async fn held_of_cluster(
     cluster_uid: &str,
 ) -> Result<Vec<HeldService>, StoreError> {
     let sql = format!("{SELECT} JOIN assignments a ON a.service_uid = h.service_uid WHERE a.cluster_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 /// (namespace, name) of all held services.
@@ -42,19 +48,28 @@ pub async fn held_services(connection: &mut Connection) -> Result<Vec<(String, S
 /// (namespace, name) of services that are held until `now` or earlier.
 pub async fn held_until(connection: &mut Connection, now: i64) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} WHERE h.until > 0 AND h.until <= $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(now).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(now)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// (namespace, name) of services that one window holds.
 pub async fn held_by(connection: &mut Connection, window: &str) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} WHERE h.change_window = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(window.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(window.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 /// (namespace, name) of held members of a set.
 pub async fn held_of_set(connection: &mut Connection, set_uid: &str) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} JOIN set_members m ON m.service_uid = h.service_uid WHERE m.set_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn save_held(connection: &mut Connection, row: &HeldService) -> Result<(), StoreError> {
@@ -73,7 +88,10 @@ pub async fn save_held(connection: &mut Connection, row: &HeldService) -> Result
 }
 
 pub async fn delete_held(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM held_services WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM held_services WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -84,13 +102,20 @@ pub(super) async fn keep_spec(connection: &mut Connection, change: &Written) -> 
                             AND EXISTS (SELECT 1 FROM resources WHERE kind = 'changewindows.farwater.dev') \
                             AND NOT EXISTS (SELECT 1 FROM set_members WHERE service_uid = $1)";
     let metadata = &change.object["metadata"];
-    let (uid, generation) = (metadata["uid"].as_str().unwrap_or_default(), metadata["generation"].as_i64());
-    let asked = sqlx::query_scalar::<_, i64>(CONCERNS).bind(uid).bind(generation.unwrap_or_default());
+    let (uid, generation) = (
+        metadata["uid"].as_str().unwrap_or_default(),
+        metadata["generation"].as_i64(),
+    );
+    let asked = sqlx::query_scalar::<_, i64>(CONCERNS)
+        .bind(uid)
+        .bind(generation.unwrap_or_default());
     if asked.fetch_optional(&mut *connection).await?.is_none() {
         return Ok(());
     }
     // An unreadable spec can't stay in effect.
-    let Ok(Some(before)) = change.before() else { return Ok(()) };
+    let Ok(Some(before)) = change.before() else {
+        return Ok(());
+    };
     if before["spec"] == change.object["spec"] || metadata["deletionTimestamp"].is_string() {
         return Ok(());
     }

@@ -25,7 +25,10 @@ const SELECT: &str = "SELECT service_uid, number, bundle, version FROM history W
 /// The versions of a service, newest first.
 pub async fn load_history(connection: &mut Connection, service_uid: &str) -> Result<Vec<VersionRow>, StoreError> {
     let sql = format!("{SELECT} ORDER BY number DESC");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid)
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn load_newest_version(
@@ -33,7 +36,10 @@ pub async fn load_newest_version(
     service_uid: &str,
 ) -> Result<Option<VersionRow>, StoreError> {
     let sql = format!("{SELECT} ORDER BY number DESC LIMIT 1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid)
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// The newest version of a service with this bundle.
@@ -43,7 +49,9 @@ pub async fn load_version(
     bundle: &Digest,
 ) -> Result<Option<VersionRow>, StoreError> {
     let sql = format!("{SELECT} AND bundle = $2 ORDER BY number DESC LIMIT 1");
-    let asked = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).bind(bundle.to_string());
+    let asked = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid)
+        .bind(bundle.to_string());
     Ok(asked.fetch_optional(connection).await?)
 }
 
@@ -79,7 +87,10 @@ pub async fn trim_history(
 }
 
 pub(super) async fn delete_history(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM history WHERE service_uid = $1").bind(service_uid).execute(&mut *connection).await?;
+    sqlx::query("DELETE FROM history WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(&mut *connection)
+        .await?;
     delete_hooks_up_to(connection, service_uid, i64::MAX).await
 }
 
@@ -139,5 +150,9 @@ pub async fn dependents_of(
                ON assignments.service_uid = service_dependencies.service_uid \
                WHERE service_dependencies.namespace = $1 AND service_dependencies.dependency = $2 \
                ORDER BY assignments.name";
-    Ok(sqlx::query_scalar(sql).bind(namespace).bind(name).fetch_all(connection).await?)
+    Ok(sqlx::query_scalar(sql)
+        .bind(namespace)
+        .bind(name)
+        .fetch_all(connection)
+        .await?)
 }

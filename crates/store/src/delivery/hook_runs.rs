@@ -21,7 +21,10 @@ const SELECT: &str = "SELECT service_uid, number, hook, run, body FROM hook_runs
 /// Hooks of all versions, newest first.
 pub async fn load_hooks(connection: &mut Connection, service_uid: &str) -> Result<Vec<HookRow>, StoreError> {
     let sql = format!("{SELECT} ORDER BY number DESC, hook");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid)
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn load_hooks_of_version(
@@ -30,7 +33,11 @@ pub async fn load_hooks_of_version(
     number: i64,
 ) -> Result<Vec<HookRow>, StoreError> {
     let sql = format!("{SELECT} AND number = $2 ORDER BY hook");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).bind(number).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid)
+        .bind(number)
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn save_hook(connection: &mut Connection, row: &HookRow) -> Result<(), StoreError> {

@@ -24,11 +24,26 @@ pub struct AgentKeys {
     pub link: String,
 }
 
-from_row!(AgentKeys, [cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link]);
+from_row!(
+    AgentKeys,
+    [
+        cluster_uid,
+        since,
+        next_key,
+        next_sealing_key,
+        former_key,
+        request,
+        sequence,
+        link
+    ]
+);
 
 pub async fn load_agent_keys(connection: &mut Connection, cluster_uid: &str) -> Result<Option<AgentKeys>, StoreError> {
     let sql = format!("{SELECT} WHERE cluster_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid)
+        .fetch_optional(connection)
+        .await?)
 }
 
 pub async fn load_all_agent_keys(connection: &mut Connection) -> Result<Vec<AgentKeys>, StoreError> {
@@ -65,7 +80,9 @@ pub async fn promote_keys(
     request: Option<&str>,
     now: i64,
 ) -> Result<bool, StoreError> {
-    let Some(row) = load_agent_keys(connection, &agent.cluster_uid).await? else { return Ok(false) };
+    let Some(row) = load_agent_keys(connection, &agent.cluster_uid).await? else {
+        return Ok(false);
+    };
     if row.next_key != next_key || next_key.is_empty() {
         return Ok(false);
     }

@@ -39,7 +39,12 @@ pub async fn load_source_origin(
             .fetch_optional(connection)
             .await?;
     let source_uid = source_uid.to_owned();
-    Ok(row.map(|(root, commit_id, unasked)| SourceOrigin { source_uid, root, commit_id, unasked: unasked != 0 }))
+    Ok(row.map(|(root, commit_id, unasked)| SourceOrigin {
+        source_uid,
+        root,
+        commit_id,
+        unasked: unasked != 0,
+    }))
 }
 
 /// The served revision of a source and its origin, as of one moment, because they are written together.
@@ -53,17 +58,23 @@ pub async fn load_served(
                           LEFT JOIN revision_terms t ON t.source_uid = r.source_uid";
     type Origin = (Option<String>, Option<String>, Option<i64>);
     type Served = (Option<String>, Option<String>, Option<i64>, Option<String>);
-    let row = sqlx::query(SELECT).bind(source_uid.to_owned()).fetch_one(connection).await?;
+    let row = sqlx::query(SELECT)
+        .bind(source_uid.to_owned())
+        .fetch_one(connection)
+        .await?;
     let (root, commit_id, unasked): Origin = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     let (reference, commit, fetched, terms): Served =
         (row.try_get(3)?, row.try_get(4)?, row.try_get(5)?, row.try_get(6)?);
     let source_uid = || source_uid.to_owned();
-    let origin = root.zip(commit_id).zip(unasked).map(|((root, commit_id), unasked)| SourceOrigin {
-        source_uid: source_uid(),
-        root,
-        commit_id,
-        unasked: unasked != 0,
-    });
+    let origin = root
+        .zip(commit_id)
+        .zip(unasked)
+        .map(|((root, commit_id), unasked)| SourceOrigin {
+            source_uid: source_uid(),
+            root,
+            commit_id,
+            unasked: unasked != 0,
+        });
     let served = reference.zip(commit).zip(fetched);
     let served = served.map(|((reference, commit), fetched)| (source_uid(), reference, commit, fetched, terms));
     Ok((origin, served.map(revision).transpose()?))
@@ -84,19 +95,30 @@ pub async fn save_source_origin(connection: &mut Connection, row: &SourceOrigin)
 }
 
 pub(super) async fn delete_source_origin(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM origins WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM origins WHERE source_uid = $1")
+        .bind(source_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 fn service_origin((service_uid, origin, unasked): (String, String, i64)) -> ServiceOrigin {
-    ServiceOrigin { service_uid, origin, unasked: unasked != 0 }
+    ServiceOrigin {
+        service_uid,
+        origin,
+        unasked: unasked != 0,
+    }
 }
 
 impl Part for ServiceOrigin {
     const COLUMNS: &'static [&'static str] = &["service_uid", "origin", "unasked"];
 
     fn read(row: &Row, first: usize) -> Result<Self, sqlx::Error> {
-        Ok(service_origin((row.try_get(first)?, row.try_get(first + 1)?, row.try_get(first + 2)?)))
+        Ok(service_origin((
+            row.try_get(first)?,
+            row.try_get(first + 1)?,
+            row.try_get(first + 2)?,
+        )))
     }
 }
 
@@ -123,7 +145,11 @@ pub(super) async fn service_origins_of_cluster(
     .bind(cluster_uid)
     .fetch_all(connection)
     .await?;
-    Ok(rows.into_iter().map(service_origin).map(|row| (row.service_uid.clone(), row)).collect())
+    Ok(rows
+        .into_iter()
+        .map(service_origin)
+        .map(|row| (row.service_uid.clone(), row))
+        .collect())
 }
 
 /// Stores an origin (JSON). It may come from a report before the restore, so `unasked` is kept.
@@ -153,7 +179,10 @@ pub async fn trust_service_origin(connection: &mut Connection, service_uid: &str
 }
 
 pub(super) async fn delete_service_origin(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM service_origins WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM service_origins WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -170,7 +199,10 @@ pub async fn distrust_sources(connection: &mut Connection, cluster_uid: Option<&
          WHERE ($1 = '' OR cluster_uid = $1) ON CONFLICT (service_uid) DO UPDATE SET unasked = 1",
     ];
     for statement in statements {
-        sqlx::query(statement).bind(cluster_uid.unwrap_or_default()).execute(&mut *connection).await?;
+        sqlx::query(statement)
+            .bind(cluster_uid.unwrap_or_default())
+            .execute(&mut *connection)
+            .await?;
     }
     Ok(())
 }

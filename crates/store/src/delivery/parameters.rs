@@ -21,8 +21,12 @@ use crate::{
 };
 
 /// Kinds whose keys may be parameters of services.
-pub(super) const SOURCES: [&str; 4] =
-    ["servicecontexts.farwater.dev", "configmaps", "secrets", "clusters.farwater.dev"];
+pub(super) const SOURCES: [&str; 4] = [
+    "servicecontexts.farwater.dev",
+    "configmaps",
+    "secrets",
+    "clusters.farwater.dev",
+];
 
 /// Result of the last resolution of a service's parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,12 +134,20 @@ async fn save_rows(connection: &mut Connection, some: &[&Resolved]) -> Result<()
     );
     let mut insert = query(AssertSqlSafe(sql));
     for Resolved { row, .. } in some {
-        insert = insert.bind(&row.service_uid).bind(&row.stamp).bind(&row.mac).bind(&row.problem).bind(row.turn);
+        insert = insert
+            .bind(&row.service_uid)
+            .bind(&row.stamp)
+            .bind(&row.mac)
+            .bind(&row.problem)
+            .bind(row.turn);
         insert = insert.bind(row.marks);
     }
     insert.execute(&mut *connection).await?;
     let wake = query(AssertSqlSafe(wake_handed_by(&list(1, some.len()))));
-    some.iter().fold(wake, |wake, one| wake.bind(&one.row.service_uid)).execute(connection).await?;
+    some.iter()
+        .fold(wake, |wake, one| wake.bind(&one.row.service_uid))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -143,11 +155,20 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
     let select = "SELECT service_uid, kind, namespace, name, key FROM parameter_keys";
     let mut known: HashMap<String, BTreeSet<ParameterKey>> = HashMap::new();
     for (uid, kind, namespace, name, key) in select_of::<(String, _, _, _, _), _>(connection, select, some).await? {
-        known.entry(uid).or_default().insert(ParameterKey { kind, namespace, name, key });
+        known.entry(uid).or_default().insert(ParameterKey {
+            kind,
+            namespace,
+            name,
+            key,
+        });
     }
 
     let mut rows = Vec::new();
-    for Resolved { row: ParameterRow { service_uid, .. }, keys } in some {
+    for Resolved {
+        row: ParameterRow { service_uid, .. },
+        keys,
+    } in some
+    {
         let known = known.remove(service_uid).unwrap_or_default();
         if known == *keys {
             continue;
@@ -163,8 +184,22 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
             parameters(some.len(), 5)
         );
         let mut insert = query(AssertSqlSafe(sql));
-        for (service_uid, ParameterKey { kind, namespace, name, key }) in some {
-            insert = insert.bind(*service_uid).bind(kind).bind(namespace).bind(name).bind(key);
+        for (
+            service_uid,
+            ParameterKey {
+                kind,
+                namespace,
+                name,
+                key,
+            },
+        ) in some
+        {
+            insert = insert
+                .bind(*service_uid)
+                .bind(kind)
+                .bind(namespace)
+                .bind(name)
+                .bind(key);
         }
         insert.execute(&mut *connection).await?;
     }
@@ -172,7 +207,10 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
 }
 
 async fn delete_keys(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    query("DELETE FROM parameter_keys WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    query("DELETE FROM parameter_keys WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -190,7 +228,10 @@ pub async fn load_document(
     service_uid: &str,
     mac: &str,
 ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
-    Ok(store.load_kept(&document_id(service_uid, mac)).await?.map(|(_, document)| document))
+    Ok(store
+        .load_kept(&document_id(service_uid, mac))
+        .await?
+        .map(|(_, document)| document))
 }
 
 /// Deletes a service's documents except these.
@@ -199,11 +240,17 @@ pub async fn retain_documents(
     service_uid: &str,
     macs: &BTreeSet<String>,
 ) -> Result<(), StoreError> {
-    let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", list(3, macs.len())) };
+    let others = if macs.is_empty() {
+        String::new()
+    } else {
+        format!(" AND id NOT IN ({})", list(3, macs.len()))
+    };
     // The character after a slash is a zero.
     let sql = format!("DELETE FROM kept_values WHERE id > $1 AND id < $2{others}");
     let mut delete = query(AssertSqlSafe(sql));
-    delete = delete.bind(document_id(service_uid, "")).bind(format!("{DOCUMENTS}{service_uid}0"));
+    delete = delete
+        .bind(document_id(service_uid, ""))
+        .bind(format!("{DOCUMENTS}{service_uid}0"));
     for mac in macs {
         delete = delete.bind(document_id(service_uid, mac));
     }
@@ -215,7 +262,10 @@ pub async fn retain_documents(
 pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_keys(connection, service_uid).await?;
     retain_documents(connection, service_uid, &BTreeSet::new()).await?;
-    query("DELETE FROM service_parameters WHERE service_uid = $1").bind(service_uid).execute(&mut *connection).await?;
+    query("DELETE FROM service_parameters WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(&mut *connection)
+        .await?;
     wake_handed(connection, service_uid).await
 }
 
@@ -234,7 +284,10 @@ pub async fn mark_parameters(
 }
 
 async fn wake_handed(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    query(AssertSqlSafe(wake_handed_by("$1"))).bind(service_uid.to_owned()).execute(connection).await?;
+    query(AssertSqlSafe(wake_handed_by("$1")))
+        .bind(service_uid.to_owned())
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -273,7 +326,11 @@ pub async fn backend_secrets_of_service(
     service_uid: &str,
 ) -> Result<Vec<(String, String, String)>, StoreError> {
     let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE service_uid = $1 AND kind LIKE $2 ORDER BY 1, 2, 3";
-    Ok(sqlx::query_as(sql).bind(service_uid).bind(OF_BACKENDS).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sql)
+        .bind(service_uid)
+        .bind(OF_BACKENDS)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Namespaces and names of the services that use any key of an object.
@@ -284,7 +341,12 @@ pub async fn services_handed(
     name: &str,
 ) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("SELECT namespace, name FROM assignments WHERE service_uid IN ({HANDED})");
-    Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(kind).bind(namespace).bind(name).fetch_all(connection).await?)
+    Ok(sqlx::query_as(AssertSqlSafe(sql))
+        .bind(kind)
+        .bind(namespace)
+        .bind(name)
+        .fetch_all(connection)
+        .await?)
 }
 
 const HANDED: &str = "SELECT service_uid FROM parameter_keys WHERE kind = $1 AND namespace = $2 AND name = $3";
@@ -350,11 +412,24 @@ pub async fn versions_of(connection: &mut Connection, keys: &[Key]) -> Result<Ve
         }
         let rows: Vec<(String, String, String, i64)> = select.fetch_all(&mut *connection).await?;
         let row = |(kind, namespace, name, version): (String, _, _, i64)| {
-            (Key { kind: Kind::from(&*kind), namespace, name }, version.unsigned_abs())
+            (
+                Key {
+                    kind: Kind::from(&*kind),
+                    namespace,
+                    name,
+                },
+                version.unsigned_abs(),
+            )
         };
         found.extend(rows.into_iter().map(row));
     }
-    Ok(keys.iter().map(|key| InputVersion { key: key.clone(), version: found.get(key).copied() }).collect())
+    Ok(keys
+        .iter()
+        .map(|key| InputVersion {
+            key: key.clone(),
+            version: found.get(key).copied(),
+        })
+        .collect())
 }
 
 #[cfg(test)]
@@ -366,15 +441,22 @@ mod tests {
     #[tokio::test]
     async fn who_is_handed_a_key_is_found_by_an_index() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap();
+        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32]))
+            .await
+            .unwrap();
         let mut tables = store.tables().await.unwrap();
         for (sql, index) in [
             (HANDED.to_owned(), "(kind=? AND namespace=? AND name=?)"),
-            (format!("{HANDED} AND key IN ('a', '')"), "(kind=? AND namespace=? AND name=? AND key=?)"),
+            (
+                format!("{HANDED} AND key IN ('a', '')"),
+                "(kind=? AND namespace=? AND name=? AND key=?)",
+            ),
         ] {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
-            let plan: Vec<(i64, i64, i64, String)> =
-                sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
+            let plan: Vec<(i64, i64, i64, String)> = sqlx::query_as(AssertSqlSafe(sql))
+                .fetch_all(&mut *tables)
+                .await
+                .unwrap();
             assert!(plan[0].3.contains(index), "{plan:?}");
         }
     }

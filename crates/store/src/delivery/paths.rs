@@ -23,7 +23,10 @@ from_row!(ServicePath, [source_uid, path]);
 
 impl ServicePath {
     pub fn all(source_uid: &str) -> Self {
-        Self { source_uid: source_uid.to_owned(), path: ALL.to_owned() }
+        Self {
+            source_uid: source_uid.to_owned(),
+            path: ALL.to_owned(),
+        }
     }
 
     pub fn is_all(&self) -> bool {
@@ -54,7 +57,10 @@ pub async fn save_service_paths(
             parameters(some.len(), 3)
         );
         let insert = some.iter().fold(sqlx::query(AssertSqlSafe(sql)), |insert, path| {
-            insert.bind(service_uid.to_owned()).bind(&path.source_uid).bind(&path.path)
+            insert
+                .bind(service_uid.to_owned())
+                .bind(&path.source_uid)
+                .bind(&path.path)
         });
         insert.execute(&mut *connection).await?;
     }
@@ -62,7 +68,10 @@ pub async fn save_service_paths(
 }
 
 pub(super) async fn delete_service_paths(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM service_paths WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM service_paths WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -98,8 +107,11 @@ pub async fn services_concerned(
             places.join(", ")
         );
         let select = sqlx::query_scalar(AssertSqlSafe(sql)).bind(source_uid);
-        let found: Vec<String> =
-            some.iter().fold(select, |select, path| select.bind(*path)).fetch_all(&mut *connection).await?;
+        let found: Vec<String> = some
+            .iter()
+            .fold(select, |select, path| select.bind(*path))
+            .fetch_all(&mut *connection)
+            .await?;
         concerned.extend(found);
     }
     for path in changed {
@@ -146,7 +158,11 @@ pub async fn touch_service(connection: &mut Connection, service_uid: &str, sourc
         "INSERT INTO service_paths (service_uid, source_uid, path) VALUES ($1, $2, '') ON CONFLICT DO NOTHING",
         "DELETE FROM service_paths WHERE service_uid = $1 AND source_uid = $2 AND path <> ''",
     ] {
-        sqlx::query(sql).bind(service_uid).bind(source_uid).execute(&mut *connection).await?;
+        sqlx::query(sql)
+            .bind(service_uid)
+            .bind(source_uid)
+            .execute(&mut *connection)
+            .await?;
     }
     Ok(())
 }

@@ -123,17 +123,25 @@ pub async fn awake_members(
     // Both as of one moment.
     let mut snapshot = connection.begin().await?;
     let sql = format!("{SELECT_ROLLING} AND m.rests = 0");
-    let mut rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
+    let mut rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .fetch_all(&mut *snapshot)
+        .await?;
     for some in chunks(cluster_uids) {
-        let sql = format!("{SELECT_ROLLING} AND m.rests > 0 AND m.cluster_uid IN ({})", list(2, some.len()));
+        let sql = format!(
+            "{SELECT_ROLLING} AND m.rests > 0 AND m.cluster_uid IN ({})",
+            list(2, some.len())
+        );
         let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned());
         let select = some.iter().fold(select, |select, uid| select.bind((*uid).to_owned()));
         rows.extend(select.fetch_all(&mut *snapshot).await?);
     }
     let sql = "SELECT rests, step, CAST(COUNT(*) AS BIGINT) AS number FROM set_members \
                WHERE set_uid = $1 AND left_at = 0 AND rests > 0 GROUP BY rests, step";
-    let mut resting: Vec<RestingMembers> =
-        sqlx::query_as(sql).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
+    let mut resting: Vec<RestingMembers> = sqlx::query_as(sql)
+        .bind(set_uid.to_owned())
+        .fetch_all(&mut *snapshot)
+        .await?;
     drop(snapshot);
     let mut members = read_rolling(rows)?;
     members.sort_by(|one, other| one.row.cluster_uid.cmp(&other.row.cluster_uid));
@@ -149,7 +157,12 @@ pub async fn awake_members(
 /// The members with services, by cluster, without `held_spec`.
 pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Result<Vec<RollingMember>, StoreError> {
     let sql = format!("{SELECT_ROLLING} ORDER BY m.cluster_uid");
-    read_rolling(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+    read_rolling(
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(set_uid.to_owned())
+            .fetch_all(connection)
+            .await?,
+    )
 }
 
 /// The versions of a member, as JSON of candidates.
@@ -189,8 +202,13 @@ pub async fn page_of_told_members(
     set_uid: &str,
     (after, limit): (&str, u32),
 ) -> Result<(Vec<RollingMember>, Vec<MemberVersions>), StoreError> {
-    let sql = format!("{} AND m.cluster_uid > $2 ORDER BY m.cluster_uid LIMIT $3", with_versions());
-    let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(after.to_owned());
+    let sql = format!(
+        "{} AND m.cluster_uid > $2 ORDER BY m.cluster_uid LIMIT $3",
+        with_versions()
+    );
+    let select = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(after.to_owned());
     read_told(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
@@ -204,7 +222,10 @@ fn read_told(rows: Vec<Row>) -> Result<(Vec<RollingMember>, Vec<MemberVersions>)
     use sqlx::Row as _;
     let mut versions = Vec::with_capacity(rows.len());
     for row in &rows {
-        versions.push(MemberVersions { assigned: row.try_get("assigned")?, candidate: row.try_get("candidate")? });
+        versions.push(MemberVersions {
+            assigned: row.try_get("assigned")?,
+            candidate: row.try_get("candidate")?,
+        });
     }
     Ok((read_rolling(rows)?, versions))
 }
@@ -239,7 +260,10 @@ pub async fn rollout_of_service(
     service_uid: &str,
 ) -> Result<Option<MemberRollout>, StoreError> {
     let sql = format!("{SELECT} WHERE service_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid.to_owned())
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// The track of a service. None: it is no member of a set.
@@ -255,7 +279,10 @@ pub(super) async fn rollouts_of_cluster(
     cluster_uid: &str,
 ) -> Result<Vec<MemberRollout>, StoreError> {
     let sql = format!("{SELECT} WHERE cluster_uid = $1 AND service_uid <> ''");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(cluster_uid.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Saves the reconciliation of a service: the change it wants, and why it is held.
@@ -323,7 +350,12 @@ pub async fn save_published(
 ) -> Result<(), StoreError> {
     let sql = "UPDATE set_members SET published = $2, published_at = $3, rests = 0, changes = changes + 1 \
                WHERE service_uid = $1";
-    sqlx::query(sql).bind(service_uid).bind(published).bind(now).execute(connection).await?;
+    sqlx::query(sql)
+        .bind(service_uid)
+        .bind(published)
+        .bind(now)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -392,6 +424,9 @@ pub async fn save_rollout(connection: &mut Connection, set_uid: &str, state: &st
 }
 
 pub async fn delete_rollout(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM rollouts WHERE set_uid = $1").bind(set_uid).execute(&mut *connection).await?;
+    sqlx::query("DELETE FROM rollouts WHERE set_uid = $1")
+        .bind(set_uid)
+        .execute(&mut *connection)
+        .await?;
     delete_set_versions(connection, set_uid).await
 }

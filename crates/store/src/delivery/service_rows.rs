@@ -56,5 +56,9 @@ static SELECT: LazyLock<String> = LazyLock::new(|| {
 });
 
 fn columns<T: Part>(table: &str) -> String {
-    T::COLUMNS.iter().map(|column| format!("{table}.{column}")).collect::<Vec<_>>().join(", ")
+    T::COLUMNS
+        .iter()
+        .map(|column| format!("{table}.{column}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -25,7 +25,19 @@ pub struct SetMember {
     pub braked: i64,
 }
 
-from_row!(SetMember, [set_uid, cluster_uid, service_uid, service_name, problem, ready, left_at, braked]);
+from_row!(
+    SetMember,
+    [
+        set_uid,
+        cluster_uid,
+        service_uid,
+        service_name,
+        problem,
+        ready,
+        left_at,
+        braked
+    ]
+);
 
 impl SetMember {
     pub fn has_service(&self) -> bool {
@@ -55,13 +67,19 @@ from_row!(MemberCounts, [matched, ready, failed, leaving, braked]);
 /// Members by cluster.
 pub async fn members_of_set(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 ORDER BY cluster_uid");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Members whose clusters the selector no longer matches, by cluster.
 pub async fn members_that_left(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 AND left_at > 0 ORDER BY cluster_uid");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .fetch_all(connection)
+        .await?)
 }
 
 /// At most `limit` members after a cluster.
@@ -72,7 +90,9 @@ pub async fn page_of_members(
     limit: u32,
 ) -> Result<Vec<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 AND cluster_uid > $2 ORDER BY cluster_uid LIMIT $3");
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(after.to_owned());
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(after.to_owned());
     Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
@@ -87,8 +107,13 @@ pub async fn page_of_step(
         "{SELECT} WHERE set_uid = $1 AND step = $2 AND left_at = 0 AND (service_name, cluster_uid) > ($3, $4) \
          ORDER BY service_name, cluster_uid LIMIT $5"
     );
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(step);
-    let select = select.bind(after.to_owned()).bind(cluster_uid.to_owned()).bind(i64::from(limit));
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(step);
+    let select = select
+        .bind(after.to_owned())
+        .bind(cluster_uid.to_owned())
+        .bind(i64::from(limit));
     Ok(select.fetch_all(connection).await?)
 }
 
@@ -100,7 +125,10 @@ pub async fn members_on(
 ) -> Result<Vec<SetMember>, StoreError> {
     let mut found = Vec::with_capacity(cluster_uids.len());
     for some in chunks(cluster_uids) {
-        let sql = format!("{SELECT} WHERE (set_uid, cluster_uid) IN (VALUES {})", parameters(some.len(), 2));
+        let sql = format!(
+            "{SELECT} WHERE (set_uid, cluster_uid) IN (VALUES {})",
+            parameters(some.len(), 2)
+        );
         let mut select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
         for cluster_uid in some {
             select = select.bind(set_uid.to_owned()).bind((*cluster_uid).to_owned());
@@ -116,7 +144,9 @@ pub async fn load_member(
     cluster_uid: &str,
 ) -> Result<Option<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 AND cluster_uid = $2");
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(cluster_uid.to_owned());
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(cluster_uid.to_owned());
     Ok(select.fetch_optional(connection).await?)
 }
 
@@ -127,7 +157,9 @@ pub async fn member_named(
     service_name: &str,
 ) -> Result<Option<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 AND service_name = $2");
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(service_name.to_owned());
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(service_name.to_owned());
     Ok(select.fetch_optional(connection).await?)
 }
 
@@ -137,7 +169,10 @@ pub async fn member_of_service(
     service_uid: &str,
 ) -> Result<Option<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE service_uid = $1");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(service_uid.to_owned())
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// (service, set, step of its rollout) of those of these services that belong to a set.
@@ -152,8 +187,11 @@ pub async fn sets_of_services(
             parameters(some.len(), 1)
         );
         let select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
-        let rows: Vec<(String, String, i64)> =
-            some.iter().fold(select, |select, uid| select.bind(uid.as_str())).fetch_all(&mut *connection).await?;
+        let rows: Vec<(String, String, i64)> = some
+            .iter()
+            .fold(select, |select, uid| select.bind(uid.as_str()))
+            .fetch_all(&mut *connection)
+            .await?;
         found.extend(rows);
     }
     Ok(found)
@@ -197,7 +235,9 @@ pub async fn troubled_members(
     let sql = format!(
         "{SELECT} WHERE set_uid = $1 AND problem <> '' AND left_at = 0 ORDER BY service_name, cluster_uid LIMIT $2"
     );
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(i64::from(limit));
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(set_uid.to_owned())
+        .bind(i64::from(limit));
     Ok(select.fetch_all(connection).await?)
 }
 
@@ -236,7 +276,11 @@ pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result
 pub async fn note_ready(connection: &mut Connection, service_uid: &str, ready: bool) -> Result<(), StoreError> {
     let sql =
         "UPDATE set_members SET ready = $2, rests = 0, changes = changes + 1 WHERE service_uid = $1 AND ready <> $2";
-    sqlx::query(sql).bind(service_uid).bind(i64::from(ready)).execute(connection).await?;
+    sqlx::query(sql)
+        .bind(service_uid)
+        .bind(i64::from(ready))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -250,6 +294,9 @@ pub async fn delete_member(connection: &mut Connection, set_uid: &str, cluster_u
 }
 
 pub async fn delete_members(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM set_members WHERE set_uid = $1").bind(set_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM set_members WHERE set_uid = $1")
+        .bind(set_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }

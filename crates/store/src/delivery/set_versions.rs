@@ -51,7 +51,10 @@ pub async fn trim_set_versions(
 }
 
 pub(super) async fn delete_set_versions(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM set_versions WHERE set_uid = $1").bind(set_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM set_versions WHERE set_uid = $1")
+        .bind(set_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -63,7 +66,11 @@ pub async fn load_set_pin(connection: &mut Connection, set_uid: &str) -> Result<
 
 /// Pins a set that has a rollout; a set without one has no versions either.
 pub async fn save_set_pin(connection: &mut Connection, set_uid: &str, pin: i64) -> Result<(), StoreError> {
-    sqlx::query("UPDATE rollouts SET pin = $2 WHERE set_uid = $1").bind(set_uid).bind(pin).execute(connection).await?;
+    sqlx::query("UPDATE rollouts SET pin = $2 WHERE set_uid = $1")
+        .bind(set_uid)
+        .bind(pin)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -75,5 +82,9 @@ pub async fn some_services_of_set(
 ) -> Result<Vec<String>, StoreError> {
     let sql =
         "SELECT service_uid FROM set_members WHERE set_uid = $1 AND service_uid <> '' ORDER BY cluster_uid LIMIT $2";
-    Ok(sqlx::query_scalar(sql).bind(set_uid).bind(i64::from(limit)).fetch_all(connection).await?)
+    Ok(sqlx::query_scalar(sql)
+        .bind(set_uid)
+        .bind(i64::from(limit))
+        .fetch_all(connection)
+        .await?)
 }

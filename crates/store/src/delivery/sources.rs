@@ -55,8 +55,18 @@ pub(super) fn revision((source_uid, reference, commit, fetched, terms): Revision
         what: format!("the terms of the revision of source {source_uid}"),
         problem: error.to_string(),
     };
-    let taken = terms.map(|text| serde_json::from_str(&text)).transpose().map_err(problem)?.unwrap_or_default();
-    Ok(Revision { source_uid, reference, commit, fetched, taken })
+    let taken = terms
+        .map(|text| serde_json::from_str(&text))
+        .transpose()
+        .map_err(problem)?
+        .unwrap_or_default();
+    Ok(Revision {
+        source_uid,
+        reference,
+        commit,
+        fetched,
+        taken,
+    })
 }
 
 /// A bundle, and how to rebuild it.
@@ -76,7 +86,10 @@ const REVISION: &str = "SELECT revisions.source_uid, reference, commit_id, fetch
 
 pub async fn load_revision(connection: &mut Connection, source_uid: &str) -> Result<Option<Revision>, StoreError> {
     let query = AssertSqlSafe(format!("{REVISION} WHERE revisions.source_uid = $1"));
-    let row: Option<RevisionRow> = sqlx::query_as(query).bind(source_uid).fetch_optional(connection).await?;
+    let row: Option<RevisionRow> = sqlx::query_as(query)
+        .bind(source_uid)
+        .fetch_optional(connection)
+        .await?;
     row.map(revision).transpose()
 }
 
@@ -130,12 +143,18 @@ async fn write_revision(connection: &mut Connection, revision: &Revision) -> Res
 pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     touch_source(connection, source_uid).await?;
     delete_terms(connection, source_uid).await?;
-    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM revisions WHERE source_uid = $1")
+        .bind(source_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 async fn delete_terms(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM revision_terms WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM revision_terms WHERE source_uid = $1")
+        .bind(source_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

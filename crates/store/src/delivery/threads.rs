@@ -22,7 +22,20 @@ pub struct Thread {
     pub remote: String,
 }
 
-from_row!(Thread, [provider_uid, thread, waiting, version, since, due, told, told_at, remote]);
+from_row!(
+    Thread,
+    [
+        provider_uid,
+        thread,
+        waiting,
+        version,
+        since,
+        due,
+        told,
+        told_at,
+        remote
+    ]
+);
 
 const SELECT: &str = "SELECT provider_uid, thread, waiting, version, since, due, told, told_at, remote FROM threads WHERE provider_uid = $1";
 
@@ -32,7 +45,9 @@ pub async fn load_thread(
     thread: &str,
 ) -> Result<Option<Thread>, StoreError> {
     let sql = format!("{SELECT} AND thread = $2");
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(provider_uid.to_owned()).bind(thread.to_owned());
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(provider_uid.to_owned())
+        .bind(thread.to_owned());
     Ok(select.fetch_optional(connection).await?)
 }
 
@@ -46,7 +61,10 @@ pub async fn threads_below(
     let sql =
         format!("{SELECT} AND thread >= $2 AND thread < $3 AND (waiting LIKE $4 OR told LIKE $4) ORDER BY thread");
     let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(provider_uid.to_owned());
-    let select = select.bind(prefix.to_owned()).bind(end_of(prefix)).bind(format!("%{text}%"));
+    let select = select
+        .bind(prefix.to_owned())
+        .bind(end_of(prefix))
+        .bind(format!("%{text}%"));
     Ok(select.fetch_all(connection).await?)
 }
 
@@ -58,7 +76,9 @@ pub async fn due_threads(
     limit: u32,
 ) -> Result<Vec<Thread>, StoreError> {
     let sql = format!("{SELECT} AND waiting <> '' AND due <= $2 ORDER BY due, thread LIMIT $3");
-    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(provider_uid.to_owned()).bind(now);
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(provider_uid.to_owned())
+        .bind(now);
     Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
@@ -71,7 +91,12 @@ pub async fn waiting_threads(
 ) -> Result<Vec<Thread>, StoreError> {
     let sql = format!("{SELECT} AND thread >= $2 AND thread < $3 AND waiting <> '' AND since <= $4 ORDER BY thread");
     let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(provider_uid.to_owned());
-    Ok(select.bind(prefix.to_owned()).bind(end_of(prefix)).bind(since).fetch_all(connection).await?)
+    Ok(select
+        .bind(prefix.to_owned())
+        .bind(end_of(prefix))
+        .bind(since)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Delays waiting threads until a time.
@@ -102,7 +127,10 @@ fn end_of(prefix: &str) -> String {
 /// When the next message is due. None: nothing waits.
 pub async fn next_due(connection: &mut Connection, provider_uid: &str) -> Result<Option<i64>, StoreError> {
     let sql = "SELECT MIN(due) FROM threads WHERE provider_uid = $1 AND waiting <> ''";
-    Ok(sqlx::query_scalar::<_, Option<i64>>(sql).bind(provider_uid).fetch_one(connection).await?)
+    Ok(sqlx::query_scalar::<_, Option<i64>>(sql)
+        .bind(provider_uid)
+        .fetch_one(connection)
+        .await?)
 }
 
 pub async fn save_thread(connection: &mut Connection, row: &Thread) -> Result<(), StoreError> {
@@ -138,7 +166,10 @@ pub async fn delete_thread(connection: &mut Connection, provider_uid: &str, thre
 
 /// Deletes all threads of a provider that is gone.
 pub async fn delete_threads(connection: &mut Connection, provider_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM threads WHERE provider_uid = $1").bind(provider_uid).execute(connection).await?;
+    sqlx::query("DELETE FROM threads WHERE provider_uid = $1")
+        .bind(provider_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -169,5 +200,10 @@ pub async fn delete_old_threads(
 pub async fn give_up_threads(connection: &mut Connection, provider_uid: &str, before: i64) -> Result<u64, StoreError> {
     let update =
         sqlx::query("UPDATE threads SET waiting = '' WHERE provider_uid = $1 AND waiting <> '' AND since < $2");
-    Ok(update.bind(provider_uid).bind(before).execute(connection).await?.rows_affected())
+    Ok(update
+        .bind(provider_uid)
+        .bind(before)
+        .execute(connection)
+        .await?
+        .rows_affected())
 }

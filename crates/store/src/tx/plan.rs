@@ -50,9 +50,25 @@ impl Plan {
         ownerless: Arc<[Kind]>,
         tallied: TallyChanges,
     ) -> Self {
-        let slot = |(key, row)| (key, Slot { row: Some(row), changed: false });
+        let slot = |(key, row)| {
+            (
+                key,
+                Slot {
+                    row: Some(row),
+                    changed: false,
+                },
+            )
+        };
         let rows = rows.into_iter().map(slot).collect();
-        Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new(), tallied }
+        Self {
+            sealer,
+            ownerless,
+            number,
+            changes: Vec::new(),
+            rows,
+            relations: Vec::new(),
+            tallied,
+        }
     }
 
     /// One compare-and-swap. A refused write uses no version.
@@ -76,7 +92,11 @@ impl Plan {
     }
 
     fn expect(&self, key: &Key, uid: &str, version: u64) -> Result<StoredParts, WriteError> {
-        let row = self.rows.get(key).and_then(|slot| slot.row.clone()).ok_or(WriteError::Missing)?;
+        let row = self
+            .rows
+            .get(key)
+            .and_then(|slot| slot.row.clone())
+            .ok_or(WriteError::Missing)?;
         if row.uid == uid && row.version == version {
             return Ok(row);
         }
@@ -99,7 +119,11 @@ impl Plan {
     fn replace(&mut self, key: Key, current: StoredParts, parts: Parts) -> Result<Resource, WriteError> {
         if parts.uid != current.uid {
             let problem = "its metadata has another uid than the resource".to_owned();
-            return Err(StoreError::Object { key: Box::new(key), problem }.into());
+            return Err(StoreError::Object {
+                key: Box::new(key),
+                problem,
+            }
+            .into());
         }
         let seal_changed = (current.sealed != 0) != self.sealer.seals(&key.kind);
         let old_labels = current.labels(&key, &self.sealer)?;
@@ -114,8 +138,16 @@ impl Plan {
             self.tallied.add(&key.kind, parts.status.as_deref(), 1);
         }
         let object = Arc::new(parts.into_object(version));
-        self.relate(&key, &row.uid, Relations::of_body(&plain.body), Some(Relations::of(&object)));
-        let old = Old { labels: old_labels, parts: Some(Arc::new(plain)) };
+        self.relate(
+            &key,
+            &row.uid,
+            Relations::of_body(&plain.body),
+            Some(Relations::of(&object)),
+        );
+        let old = Old {
+            labels: old_labels,
+            parts: Some(Arc::new(plain)),
+        };
         Ok(self.append(key, Operation::Updated, row, old, object)?)
     }
 
@@ -126,7 +158,10 @@ impl Plan {
         let last = Resource::from_parts(plain, key.clone())?;
         self.tallied.add(&key.kind, status.as_deref(), -1);
         self.relate(&key, &row.uid, Relations::of(&last.object), None);
-        let old = Old { labels: labels_of_object(&last.object), parts: None };
+        let old = Old {
+            labels: labels_of_object(&last.object),
+            parts: None,
+        };
         Ok(self.append(key, Operation::Deleted, row, old, last.object)?)
     }
 
@@ -143,17 +178,36 @@ impl Plan {
         key: Key,
         operation: Operation,
         row: StoredParts,
-        Old { labels: old_labels, parts: before }: Old,
+        Old {
+            labels: old_labels,
+            parts: before,
+        }: Old,
         object: Arc<Value>,
     ) -> Result<Resource, StoreError> {
         let stored_labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer)?;
         self.number = row.version;
         let left = (operation != Operation::Deleted).then(|| row.clone());
-        self.rows.insert(key.clone(), Slot { row: left, changed: true });
-        let resource = Resource { key, uid: row.uid.clone(), version: row.version, object };
+        self.rows.insert(
+            key.clone(),
+            Slot {
+                row: left,
+                changed: true,
+            },
+        );
+        let resource = Resource {
+            key,
+            uid: row.uid.clone(),
+            version: row.version,
+            object,
+        };
         let object = Arc::clone(&resource.object);
         let event = WatchEvent::new(resource.key.clone(), row.version, operation, object, old_labels);
-        self.changes.push(Pending { event, row, old_labels: stored_labels, before });
+        self.changes.push(Pending {
+            event,
+            row,
+            old_labels: stored_labels,
+            before,
+        });
         Ok(resource)
     }
 }

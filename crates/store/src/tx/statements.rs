@@ -74,7 +74,10 @@ impl Tx {
                 parameters(some.len(), 11)
             );
             let mut insert = sqlx::query(AssertSqlSafe(sql));
-            for Pending { event, row, old_labels, .. } in some {
+            for Pending {
+                event, row, old_labels, ..
+            } in some
+            {
                 insert = insert
                     .bind(row.version as i64)
                     .bind(event.key.kind.as_str())
@@ -96,7 +99,9 @@ impl Tx {
     /// Whether the log contains exactly the changes of this transaction. Call it under the counter's lock, so that
     /// earlier transactions have ended.
     pub(crate) async fn is_logged(&mut self, counter: u64) -> Result<bool, sqlx::Error> {
-        let (Some(first), Some(last)) = (self.changes.first(), self.changes.last()) else { return Ok(false) };
+        let (Some(first), Some(last)) = (self.changes.first(), self.changes.last()) else {
+            return Ok(false);
+        };
         let (first, last) = (first.row.version, last.row.version);
         if counter < last {
             return Ok(false);

@@ -30,11 +30,18 @@ on_both_engines!(
 );
 
 const KEY: [u8; 32] = [7; 32];
-const REPLACE: Allow = Allow { replace: true, damage: false };
+const REPLACE: Allow = Allow {
+    replace: true,
+    damage: false,
+};
 
 /// An empty place of the other engine.
 async fn other(place: &Place) -> Place {
-    if place.url().is_some() { Place::file() } else { Place::database().await }
+    if place.url().is_some() {
+        Place::file()
+    } else {
+        Place::database().await
+    }
 }
 
 fn file(place: &Place) -> PathBuf {
@@ -42,21 +49,39 @@ fn file(place: &Place) -> PathBuf {
 }
 
 fn secret() -> Key {
-    Key { kind: Kind::from("secrets"), ..key("secret") }
+    Key {
+        kind: Kind::from("secrets"),
+        ..key("secret")
+    }
 }
 
 /// Writes something into every table.
 async fn fill(store: &Store) {
     for n in 0..450 {
-        put(store, &format!("n{n:03}"), json!({"n": n, "text": "b:not base64 \u{1F600} \n"})).await.unwrap();
+        put(
+            store,
+            &format!("n{n:03}"),
+            json!({"n": n, "text": "b:not base64 \u{1F600} \n"}),
+        )
+        .await
+        .unwrap();
     }
-    store.write(create(&secret(), object(&secret(), json!({"password": "canary"})))).await.unwrap();
+    store
+        .write(create(&secret(), object(&secret(), json!({"password": "canary"}))))
+        .await
+        .unwrap();
     let mut with_all = labelled(&key("all"), json!({"app": "web"}));
     with_all["status"] = json!({"ready": true});
     with_all["metadata"]["ownerReferences"] = json!([{"uid": "uid-n001"}]);
     store.write(create(&key("all"), with_all)).await.unwrap();
-    for (kind, name) in [("clusters.farwater.dev", "east"), ("servicedeployments.farwater.dev", "web")] {
-        let key = Key { kind: Kind::from(kind), ..key(name) };
+    for (kind, name) in [
+        ("clusters.farwater.dev", "east"),
+        ("servicedeployments.farwater.dev", "web"),
+    ] {
+        let key = Key {
+            kind: Kind::from(kind),
+            ..key(name)
+        };
         store.write(create(&key, object(&key, json!({})))).await.unwrap();
     }
     store.put_meta("epoch", "100").await.unwrap();
@@ -70,7 +95,10 @@ async fn fill(store: &Store) {
         expires: None,
     };
     store.insert_token(token).await.unwrap();
-    store.transact(|tx| Box::pin(async move { fill_delivery(tx).await })).await.unwrap();
+    store
+        .transact(|tx| Box::pin(async move { fill_delivery(tx).await }))
+        .await
+        .unwrap();
 }
 
 async fn fill_delivery(tx: &mut farwater_store::Tx) -> Result<(), farwater_store::StoreError> {
@@ -115,10 +143,22 @@ async fn fill_delivery(tx: &mut farwater_store::Tx) -> Result<(), farwater_store
 
 async fn everything(store: &Store) -> Vec<(Key, u64, serde_json::Value)> {
     let mut found = Vec::new();
-    for kind in ["configmaps", "secrets", "clusters.farwater.dev", "servicedeployments.farwater.dev"] {
-        let query = farwater_store::ListQuery { kind: Kind::from(kind), ..all() };
+    for kind in [
+        "configmaps",
+        "secrets",
+        "clusters.farwater.dev",
+        "servicedeployments.farwater.dev",
+    ] {
+        let query = farwater_store::ListQuery {
+            kind: Kind::from(kind),
+            ..all()
+        };
         let items = store.list(&query).await.unwrap().items;
-        found.extend(items.into_iter().map(|Resource { key, version, object, .. }| (key, version, (*object).clone())));
+        found.extend(items.into_iter().map(
+            |Resource {
+                 key, version, object, ..
+             }| (key, version, (*object).clone()),
+        ));
     }
     found
 }
@@ -130,20 +170,36 @@ async fn a_backup_brings_everything_back_into_either_engine(place: Place) {
     assert_eq!(copied.counter, store.position());
     assert_eq!(verify(&file(&place)).unwrap(), copied);
     let whole = fs::read(file(&place)).unwrap();
-    assert!(zstd::decode_all(&*whole).unwrap().windows(6).all(|window| window != b"canary"), "sealed rows stay sealed");
+    assert!(
+        zstd::decode_all(&*whole)
+            .unwrap()
+            .windows(6)
+            .all(|window| window != b"canary"),
+        "sealed rows stay sealed"
+    );
     // A write after the backup is not in the backup.
     put(&store, "n000", json!({"n": "later"})).await.unwrap();
     let later = store.position();
-    let before: Vec<_> = everything(&store).await.into_iter().filter(|(key, ..)| key.name != "n000").collect();
+    let before: Vec<_> = everything(&store)
+        .await
+        .into_iter()
+        .filter(|(key, ..)| key.name != "n000")
+        .collect();
     store.close().await;
 
     for target in [place.clone_empty().await, other(&place).await] {
-        let restored = restore(&file(&place), &target.location(), &KEY, Allow::default()).await.unwrap();
+        let restored = restore(&file(&place), &target.location(), &KEY, Allow::default())
+            .await
+            .unwrap();
         assert!(restored.counter > later + 1_000_000_000, "no number is used again");
         let report = fsck(&target.location(), &KEY).await.unwrap();
         assert_eq!((report.findings, report.changes), (vec![], 0));
         let store = target.open().await;
-        let after: Vec<_> = everything(&store).await.into_iter().filter(|(key, ..)| key.name != "n000").collect();
+        let after: Vec<_> = everything(&store)
+            .await
+            .into_iter()
+            .filter(|(key, ..)| key.name != "n000")
+            .collect();
         assert_eq!(after, before);
         let old = store.get(&key("n000")).await.unwrap().unwrap();
         assert_eq!(old.object["data"]["n"], 0);
@@ -151,16 +207,28 @@ async fn a_backup_brings_everything_back_into_either_engine(place: Place) {
         let refused = store.watch(None, later);
         assert!(matches!(refused, Err(WatchError::Compacted { oldest, .. }) if oldest == restored.counter));
         let mut watch = store.watch(None, store.list(&all()).await.unwrap().version).unwrap();
-        let written = store.write(replace(&old, object(&key("n000"), json!({"n": "new"})))).await.unwrap();
-        assert_eq!((next(&mut watch).await.version, written.version), (restored.counter + 1, restored.counter + 1));
+        let written = store
+            .write(replace(&old, object(&key("n000"), json!({"n": "new"}))))
+            .await
+            .unwrap();
+        assert_eq!(
+            (next(&mut watch).await.version, written.version),
+            (restored.counter + 1, restored.counter + 1)
+        );
 
         // The new epoch makes agents ask before they act on the restored state.
         assert!(restored.epoch > 100);
         let mut tables = store.tables().await.unwrap();
         let agent = load_agent(&mut tables, "uid-east").await.unwrap().unwrap();
-        assert_eq!((agent.restored_epoch.unsigned_abs(), agent.report_sequence), (restored.epoch, 7));
+        assert_eq!(
+            (agent.restored_epoch.unsigned_abs(), agent.report_sequence),
+            (restored.epoch, 7)
+        );
         let desired = load_desired(&mut tables, "uid-east").await.unwrap().unwrap();
-        assert_eq!((desired.epoch, desired.generation, &*desired.signature), (restored.epoch, 3, ""));
+        assert_eq!(
+            (desired.epoch, desired.generation, &*desired.signature),
+            (restored.epoch, 3, "")
+        );
         assert_eq!(load_dirty(&mut tables, 10).await.unwrap().len(), 1);
         assert_eq!(store.meta("epoch").await.unwrap(), Some(restored.epoch.to_string()));
         assert!(store.find_token(&[3; 32], 0).await.unwrap().is_some());
@@ -174,7 +242,10 @@ async fn a_copy_goes_on_where_the_original_was(place: Place) {
     fill(&store).await;
     let target = other(&place).await;
     let in_use = copy_store(&place.location(), &target.location(), false).await;
-    assert!(matches!(in_use, Err(ArchiveError::Open(OpenError::Locked { .. }))), "{in_use:?}");
+    assert!(
+        matches!(in_use, Err(ArchiveError::Open(OpenError::Locked { .. }))),
+        "{in_use:?}"
+    );
     let (position, before) = (store.position(), everything(&store).await);
     store.close().await;
     copy_store(&place.location(), &target.location(), false).await.unwrap();
@@ -189,8 +260,18 @@ async fn a_copy_goes_on_where_the_original_was(place: Place) {
         assert_eq!(next(&mut watch).await.version, version);
     }
     let mut tables = store.tables().await.unwrap();
-    assert_eq!(load_agent(&mut tables, "uid-east").await.unwrap().unwrap().restored_epoch, 0);
-    assert_eq!(load_desired(&mut tables, "uid-east").await.unwrap().unwrap().signature, "signed");
+    assert_eq!(
+        load_agent(&mut tables, "uid-east")
+            .await
+            .unwrap()
+            .unwrap()
+            .restored_epoch,
+        0
+    );
+    assert_eq!(
+        load_desired(&mut tables, "uid-east").await.unwrap().unwrap().signature,
+        "signed"
+    );
 }
 
 async fn a_restore_replaces_by_force_only_and_only_what_nobody_uses(place: Place) {
@@ -198,12 +279,18 @@ async fn a_restore_replaces_by_force_only_and_only_what_nobody_uses(place: Place
     put(&store, "a", json!({"n": 1})).await.unwrap();
     backup(&place.location(), &file(&place), false).await.unwrap();
     let again = backup(&place.location(), &file(&place), false).await;
-    assert!(matches!(again, Err(ArchiveError::File(FileError::Exists { .. }))), "{again:?}");
+    assert!(
+        matches!(again, Err(ArchiveError::File(FileError::Exists { .. }))),
+        "{again:?}"
+    );
     for n in 0..9 {
         put(&store, "a", json!({"n": n})).await.unwrap();
     }
     let in_use = restore(&file(&place), &place.location(), &KEY, REPLACE).await;
-    assert!(matches!(in_use, Err(ArchiveError::Open(OpenError::Locked { .. }))), "{in_use:?}");
+    assert!(
+        matches!(in_use, Err(ArchiveError::Open(OpenError::Locked { .. }))),
+        "{in_use:?}"
+    );
     store.close().await;
     let occupied = restore(&file(&place), &place.location(), &KEY, Allow::default()).await;
     assert!(matches!(occupied, Err(ArchiveError::Occupied { .. })), "{occupied:?}");
@@ -241,7 +328,10 @@ async fn a_damaged_backup_is_refused_before_anything_is_touched(place: Place) {
         fs::write(file(&place), bytes).unwrap();
         let refused = restore(&file(&place), &place.location(), &KEY, REPLACE).await;
         assert!(
-            matches!(refused, Err(ArchiveError::File(FileError::Damaged { .. } | FileError::Format { .. }))),
+            matches!(
+                refused,
+                Err(ArchiveError::File(FileError::Damaged { .. } | FileError::Format { .. }))
+            ),
             "{refused:?}"
         );
     }
@@ -267,12 +357,32 @@ async fn a_backup_of_damaged_rows_takes_no_place_unless_that_is_allowed(place: P
     put(&store, "kept", json!({"n": 1})).await.unwrap();
     store.close().await;
     let refused = restore(&file(&place), &target.location(), &KEY, REPLACE).await;
-    assert!(matches!(&refused, Err(ArchiveError::Damaged { first, .. }) if first.contains("labels")), "{refused:?}");
-    assert!(!target.path().with_file_name("hub.db.restoring").exists(), "and nothing is left that takes room");
+    assert!(
+        matches!(&refused, Err(ArchiveError::Damaged { first, .. }) if first.contains("labels")),
+        "{refused:?}"
+    );
+    assert!(
+        !target.path().with_file_name("hub.db.restoring").exists(),
+        "and nothing is left that takes room"
+    );
     let store = target.open().await;
-    assert_eq!(store.get(&key("kept")).await.unwrap().unwrap().object["data"]["n"], 1, "nothing was touched");
+    assert_eq!(
+        store.get(&key("kept")).await.unwrap().unwrap().object["data"]["n"],
+        1,
+        "nothing was touched"
+    );
     store.close().await;
-    restore(&file(&place), &target.location(), &KEY, Allow { damage: true, ..REPLACE }).await.unwrap();
+    restore(
+        &file(&place),
+        &target.location(),
+        &KEY,
+        Allow {
+            damage: true,
+            ..REPLACE
+        },
+    )
+    .await
+    .unwrap();
     assert!(fsck(&target.location(), &KEY).await.unwrap().is_damaged);
 }
 
@@ -293,10 +403,14 @@ impl io::Write for Sink {
 async fn a_stream_encloses_files_and_is_a_backup(place: Place) {
     let store = place.open().await;
     fill(&store).await;
-    let files = ["keys/seal.key", "keys/ca.crt"]
-        .map(|name| Enclosed { name: name.to_owned(), content: name.as_bytes().to_vec().into() });
+    let files = ["keys/seal.key", "keys/ca.crt"].map(|name| Enclosed {
+        name: name.to_owned(),
+        content: name.as_bytes().to_vec().into(),
+    });
     let sink = Sink::default();
-    let copied = backup_to(&place.location(), Destination::Stream(Box::new(sink.clone())), &files).await.unwrap();
+    let copied = backup_to(&place.location(), Destination::Stream(Box::new(sink.clone())), &files)
+        .await
+        .unwrap();
     store.close().await;
     let whole = sink.0.lock().unwrap().clone();
     fs::write(file(&place), &whole).unwrap();
@@ -304,12 +418,17 @@ async fn a_stream_encloses_files_and_is_a_backup(place: Place) {
     assert_eq!(enclosed(&file(&place)).unwrap(), files);
     assert!(!format!("{files:?}").contains("107, 101"), "its content is not printed");
     let target = place.clone_empty().await;
-    let restored = restore(&file(&place), &target.location(), &KEY, Allow::default()).await.unwrap();
+    let restored = restore(&file(&place), &target.location(), &KEY, Allow::default())
+        .await
+        .unwrap();
     assert_eq!(restored.copied.counter, copied.counter);
 
     fs::write(file(&place), &whole[..whole.len() - 1]).unwrap();
     let cut = verify(&file(&place));
-    assert!(matches!(cut, Err(ArchiveError::File(FileError::Damaged { .. }))), "{cut:?}");
+    assert!(
+        matches!(cut, Err(ArchiveError::File(FileError::Damaged { .. }))),
+        "{cut:?}"
+    );
 }
 
 async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
@@ -344,8 +463,13 @@ async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
         restore(&file(&place), &target.location(), &KEY, REPLACE).await.unwrap();
         assert_eq!(fsck(&target.location(), &KEY).await.unwrap().findings, []);
         let restored = target.open().await;
-        let n =
-            async |name: &str| restored.get(&key(name)).await.unwrap().map(|found| found.object["data"]["n"].clone());
+        let n = async |name: &str| {
+            restored
+                .get(&key(name))
+                .await
+                .unwrap()
+                .map(|found| found.object["data"]["n"].clone())
+        };
         assert_eq!(n("first").await, n("second").await);
         restored.close().await;
     }
@@ -356,7 +480,11 @@ async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
 async fn fsck_finds_what_was_never_written(place: Place) {
     let store = place.open().await;
     fill(&store).await;
-    assert_eq!(fsck(&place.location(), &KEY).await.unwrap().findings, [], "while it runs");
+    assert_eq!(
+        fsck(&place.location(), &KEY).await.unwrap().findings,
+        [],
+        "while it runs"
+    );
     let wrong = fsck(&place.location(), &[8; 32]).await;
     assert!(matches!(wrong, Err(OpenError::WrongKey { .. })), "{wrong:?}");
     let check = async |sql: &'static str, table: &str, row: &str, problem: &str, severity: Severity| {
@@ -368,21 +496,86 @@ async fn fsck_finds_what_was_never_written(place: Place) {
             .await
             .unwrap();
         let report = fsck(&place.location(), &KEY).await.unwrap();
-        let found = report.findings.iter().find(|finding| finding.table == table && finding.row.contains(row));
+        let found = report
+            .findings
+            .iter()
+            .find(|finding| finding.table == table && finding.row.contains(row));
         let found = found.unwrap_or_else(|| panic!("{sql}: {:?}", report.findings));
         assert!(found.problem.contains(problem), "{found}");
         assert_eq!(found.severity, severity);
         assert_eq!(store.position(), undo);
     };
     use Severity::{Damage, Leftover};
-    check("UPDATE resources SET labels = '{}' WHERE name = 'all'", "resources", "all", "labels", Damage).await;
-    check("UPDATE resources SET version = 999999 WHERE name = 'n001'", "resources", "n001", "above", Damage).await;
-    check("UPDATE resources SET uid = 'other' WHERE name = 'n002'", "resources", "n002", "another name", Damage).await;
-    check("DELETE FROM resources WHERE name = 'n003'", "resources", "n003", "the log's last version", Damage).await;
-    check("UPDATE resources SET name = 'moved' WHERE name = 'secret'", "resources", "moved", "sealed with", Damage)
-        .await;
-    check("UPDATE changes SET operation = 9 WHERE version = 5", "changes", "5", "operation", Damage).await;
-    check("DELETE FROM resources WHERE name = 'east'", "agents", "uid-east", "no cluster", Leftover).await;
-    check("DELETE FROM resources WHERE name = 'web'", "assignments", "uid-web", "no service", Leftover).await;
-    check("UPDATE meta SET value = '99999' WHERE name = 'compacted'", "resources", "all", "labels", Damage).await;
+    check(
+        "UPDATE resources SET labels = '{}' WHERE name = 'all'",
+        "resources",
+        "all",
+        "labels",
+        Damage,
+    )
+    .await;
+    check(
+        "UPDATE resources SET version = 999999 WHERE name = 'n001'",
+        "resources",
+        "n001",
+        "above",
+        Damage,
+    )
+    .await;
+    check(
+        "UPDATE resources SET uid = 'other' WHERE name = 'n002'",
+        "resources",
+        "n002",
+        "another name",
+        Damage,
+    )
+    .await;
+    check(
+        "DELETE FROM resources WHERE name = 'n003'",
+        "resources",
+        "n003",
+        "the log's last version",
+        Damage,
+    )
+    .await;
+    check(
+        "UPDATE resources SET name = 'moved' WHERE name = 'secret'",
+        "resources",
+        "moved",
+        "sealed with",
+        Damage,
+    )
+    .await;
+    check(
+        "UPDATE changes SET operation = 9 WHERE version = 5",
+        "changes",
+        "5",
+        "operation",
+        Damage,
+    )
+    .await;
+    check(
+        "DELETE FROM resources WHERE name = 'east'",
+        "agents",
+        "uid-east",
+        "no cluster",
+        Leftover,
+    )
+    .await;
+    check(
+        "DELETE FROM resources WHERE name = 'web'",
+        "assignments",
+        "uid-web",
+        "no service",
+        Leftover,
+    )
+    .await;
+    check(
+        "UPDATE meta SET value = '99999' WHERE name = 'compacted'",
+        "resources",
+        "all",
+        "labels",
+        Damage,
+    )
+    .await;
 }

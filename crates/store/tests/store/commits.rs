@@ -43,7 +43,10 @@ impl Wire {
         let (before, rest) = url.rsplit_once("@127.0.0.1:").unwrap();
         let (port, database) = rest.split_once('/').unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let through = format!("{before}@127.0.0.1:{}/{database}", listener.local_addr().unwrap().port());
+        let through = format!(
+            "{before}@127.0.0.1:{}/{database}",
+            listener.local_addr().unwrap().port()
+        );
         let wire = Self(Arc::new(Mutex::new(Cut::Nothing)));
         tokio::spawn(wire.clone().accept(listener, port.parse().unwrap()));
         (wire, PostgresUrl::parse(&through).unwrap())
@@ -129,7 +132,9 @@ async fn a_commit_that_was_lost_itself_is_told_as_not_made() {
     put(&store, "a", json!({"n": 0})).await.unwrap();
     wire.set(Cut::Commit);
     let failed = put(&store, "a", json!({"n": 1})).await;
-    let Err(WriteError::Store(error @ StoreError::Unavailable { .. })) = failed else { panic!("{failed:?}") };
+    let Err(WriteError::Store(error @ StoreError::Unavailable { .. })) = failed else {
+        panic!("{failed:?}")
+    };
     assert!(error.retry());
     assert_eq!(store.get(&key("a")).await.unwrap().unwrap().version, 1);
     assert_eq!(put(&store, "a", json!({"n": 1})).await.unwrap().version, 2);
@@ -142,7 +147,9 @@ async fn nobody_is_told_what_is_not_known() {
     let mut watch = store.watch(None, 0).unwrap();
     wire.set(Cut::AnswerForGood);
     let unknown = put(&store, "a", json!({"n": 0})).await;
-    let Err(WriteError::Store(error @ StoreError::Unknown { .. })) = unknown else { panic!("{unknown:?}") };
+    let Err(WriteError::Store(error @ StoreError::Unknown { .. })) = unknown else {
+        panic!("{unknown:?}")
+    };
     assert!(!error.retry());
     // The write is not shown until its outcome is known, and then it is.
     wire.set(Cut::Nothing);
@@ -150,11 +157,17 @@ async fn nobody_is_told_what_is_not_known() {
     assert_eq!(next(&mut watch).await.version, 1);
     // A write without a number can't be found again.
     wire.set(Cut::Answer);
-    assert!(matches!(store.put_meta("canary-fact", "1").await, Err(StoreError::Unknown { .. })));
+    assert!(matches!(
+        store.put_meta("canary-fact", "1").await,
+        Err(StoreError::Unknown { .. })
+    ));
     assert_eq!(store.meta("canary-fact").await.unwrap().as_deref(), Some("1"));
 }
 
 async fn changes(place: &Place) -> String {
     let server = postgres::shared().await.unwrap();
-    server.execute(&place.database_name(), "SELECT count(*) FROM changes").await.unwrap()
+    server
+        .execute(&place.database_name(), "SELECT count(*) FROM changes")
+        .await
+        .unwrap()
 }

@@ -38,11 +38,22 @@ async fn a_full_disk_loses_nothing_and_recovers() {
             Err(error) => failures.push(error),
         }
     }
-    assert!(!written.is_empty() && failures.len() > 30, "{} written, {} failed", written.len(), failures.len());
+    assert!(
+        !written.is_empty() && failures.len() > 30,
+        "{} written, {} failed",
+        written.len(),
+        failures.len()
+    );
     for failure in &failures {
-        let WriteError::Store(error @ StoreError::DiskFull { .. }) = failure else { panic!("{failure:?}") };
+        let WriteError::Store(error @ StoreError::DiskFull { .. }) = failure else {
+            panic!("{failure:?}")
+        };
         assert!(error.retry());
-        assert!(error.to_string().starts_with(&format!("write to {}: the disk is full", place.path().display())));
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("write to {}: the disk is full", place.path().display()))
+        );
     }
     let failed: Result<(), _> = store
         .transact(|tx| {
@@ -58,8 +69,15 @@ async fn a_full_disk_loses_nothing_and_recovers() {
     leave_room(&store, 100_000).await;
     written.push(put(&store, "after", json!({})).await.unwrap());
     for resource in &written {
-        assert_eq!(store.get(&resource.key).await.unwrap().unwrap().version, resource.version);
-        assert_eq!(next(&mut watch).await.version, resource.version, "watchers see what was acknowledged, no more");
+        assert_eq!(
+            store.get(&resource.key).await.unwrap().unwrap().version,
+            resource.version
+        );
+        assert_eq!(
+            next(&mut watch).await.version,
+            resource.version,
+            "watchers see what was acknowledged, no more"
+        );
     }
     assert_eq!(store.list(&all()).await.unwrap().items.len(), written.len());
     store.close().await;
@@ -78,7 +96,10 @@ async fn all_that_waited_for_a_failed_transaction_are_told() {
         async move { put(&store, &format!("n{n}"), large).await }
     });
     for result in futures::future::join_all(writes).await {
-        assert!(matches!(result, Err(WriteError::Store(StoreError::DiskFull { .. }))), "{result:?}");
+        assert!(
+            matches!(result, Err(WriteError::Store(StoreError::DiskFull { .. }))),
+            "{result:?}"
+        );
     }
     assert!(store.list(&all()).await.unwrap().items.is_empty());
     assert_eq!(store.position(), 0);
@@ -107,7 +128,9 @@ async fn a_damaged_page_is_an_error_with_the_files_name() {
     let place = Place::file();
     let store = place.open().await;
     for n in 0..200 {
-        put(&store, &format!("n{n:03}"), json!({"text": "x".repeat(500)})).await.unwrap();
+        put(&store, &format!("n{n:03}"), json!({"text": "x".repeat(500)}))
+            .await
+            .unwrap();
     }
     store.close().await;
     let file = std::fs::File::options().write(true).open(place.path()).unwrap();
@@ -130,7 +153,12 @@ async fn the_file_is_readable_by_its_owner_only() {
     put(&store, "a", json!({})).await.unwrap();
     for file in std::fs::read_dir(place.path().parent().unwrap()).unwrap() {
         let file = file.unwrap();
-        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
+        assert_eq!(
+            file.metadata().unwrap().permissions().mode() & 0o077,
+            0,
+            "{:?}",
+            file.path()
+        );
     }
 }
 

@@ -28,7 +28,9 @@ const CHILD: &str = "FARWATER_STORE_KILL9_FILE";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_child_that_writes_until_it_is_killed() {
     let Ok(file) = env::var(CHILD) else { return };
-    let store = Store::open(OpenOptions::new(std::path::PathBuf::from(file), [7; 32])).await.unwrap();
+    let store = Store::open(OpenOptions::new(std::path::PathBuf::from(file), [7; 32]))
+        .await
+        .unwrap();
     // libtest doesn't end its own line.
     println!();
     let mut watch = store.watch(None, store.position()).unwrap();
@@ -84,7 +86,8 @@ impl Ledger {
             ["ack", name, text, version] => {
                 self.open.remove(name);
                 self.acknowledged.insert(name.to_owned(), value(text));
-                self.log.insert(version.parse().unwrap(), (name.to_owned(), value(text)));
+                self.log
+                    .insert(version.parse().unwrap(), (name.to_owned(), value(text)));
             }
             ["saw", version] => self.newest_seen = version.parse().unwrap(),
             _ => {}
@@ -110,7 +113,11 @@ async fn what_was_acknowledged_survives_kill_9() {
 /// Reads what the child prints, and kills it after a random number of acknowledgements.
 fn write_and_kill(file: &Path, ledger: &mut Ledger) {
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "kill9::the_child_that_writes_until_it_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "kill9::the_child_that_writes_until_it_is_killed",
+            "--nocapture",
+        ])
         .env(CHILD, file)
         .stdout(Stdio::piped())
         .spawn()
@@ -127,7 +134,9 @@ fn write_and_kill(file: &Path, ledger: &mut Ledger) {
     });
     let mut left = rand::rng().random_range(100..600);
     while left > 0 {
-        let line = lines.recv_timeout(Duration::from_secs(30)).expect("the child wrote nothing for long");
+        let line = lines
+            .recv_timeout(Duration::from_secs(30))
+            .expect("the child wrote nothing for long");
         ledger.read(&line);
         left -= u32::from(line.starts_with("ack"));
     }
@@ -141,7 +150,11 @@ fn write_and_kill(file: &Path, ledger: &mut Ledger) {
 /// Compares the opened file with the ledger, and returns the file's position.
 async fn compare(store: &Store, ledger: &mut Ledger, from: u64) -> u64 {
     let position = store.position();
-    assert!(ledger.newest_seen <= position, "a watcher saw {}, the file is at {position}", ledger.newest_seen);
+    assert!(
+        ledger.newest_seen <= position,
+        "a watcher saw {}, the file is at {position}",
+        ledger.newest_seen
+    );
     for writer in 0..WRITERS {
         for name in (0..NAMES).map(|n| format!("w{writer}-{n}")) {
             let found = store.get(&key(&name)).await.unwrap();
@@ -166,14 +179,23 @@ async fn compare(store: &Store, ledger: &mut Ledger, from: u64) -> u64 {
     let mut watch = store.watch(None, from).unwrap();
     for version in from + 1..=position {
         let event = next(&mut watch).await;
-        assert_eq!(event.version, version, "a watch that resumes has no gap and nothing twice");
-        let Some((name, value)) = ledger.log.remove(&version) else { continue };
+        assert_eq!(
+            event.version, version,
+            "a watch that resumes has no gap and nothing twice"
+        );
+        let Some((name, value)) = ledger.log.remove(&version) else {
+            continue;
+        };
         assert_eq!(event.key.name, name);
         assert_eq!(event.operation == Operation::Deleted, value.is_none());
         if let Some(value) = value {
             assert_eq!(event.object["data"]["value"], value);
         }
     }
-    assert!(ledger.log.is_empty(), "acknowledged, but not in the log: {:?}", ledger.log);
+    assert!(
+        ledger.log.is_empty(),
+        "acknowledged, but not in the log: {:?}",
+        ledger.log
+    );
     position
 }

@@ -61,17 +61,30 @@ async fn resting(place: &Place, names: &[&'static str]) -> Store {
 /// Sets a member to rest, at its current number of changes.
 async fn rest(store: &Store, name: &str) {
     let cluster = member(name).cluster_uid;
-    let (rows, _) = awake_members(&mut store.tables().await.unwrap(), SET, &[&cluster]).await.unwrap();
+    let (rows, _) = awake_members(&mut store.tables().await.unwrap(), SET, &[&cluster])
+        .await
+        .unwrap();
     let row = rows.into_iter().find(|row| row.row.cluster_uid == cluster).unwrap();
-    transact(store, move |tx| Box::pin(async move { save_rest(tx, &row.row.service_uid, (DONE, row.changes)).await }))
-        .await;
+    transact(store, move |tx| {
+        Box::pin(async move { save_rest(tx, &row.row.service_uid, (DONE, row.changes)).await })
+    })
+    .await;
 }
 
 /// The clusters of members that are read, and the number of the others, which rest.
 async fn awake(store: &Store, clusters: &[&str]) -> (Vec<String>, i64) {
-    let (rows, resting) = awake_members(&mut store.tables().await.unwrap(), SET, clusters).await.unwrap();
-    assert!(resting.iter().all(|RestingMembers { rests, step, .. }| (*rests, *step) == (DONE, 1)), "{resting:?}");
-    let names = rows.into_iter().map(|row| row.row.cluster_uid.trim_start_matches("cluster-").to_owned());
+    let (rows, resting) = awake_members(&mut store.tables().await.unwrap(), SET, clusters)
+        .await
+        .unwrap();
+    assert!(
+        resting
+            .iter()
+            .all(|RestingMembers { rests, step, .. }| (*rests, *step) == (DONE, 1)),
+        "{resting:?}"
+    );
+    let names = rows
+        .into_iter()
+        .map(|row| row.row.cluster_uid.trim_start_matches("cluster-").to_owned());
     (names.collect(), resting.iter().map(|some| some.number).sum())
 }
 
@@ -131,18 +144,48 @@ async fn whoever_writes_what_a_look_reads_wakes_a_member(place: Place) {
         ("report", |tx| Box::pin(save_evidence(tx, "service-a", "{}"))),
         ("track", |tx| Box::pin(save_track(tx, "service-a", ("{}", 1)))),
         ("readiness", |tx| Box::pin(note_ready(tx, "service-a", true))),
-        ("service", |tx| Box::pin(async move { save_member(tx, &SetMember { ready: 1, ..member("a") }).await })),
+        ("service", |tx| {
+            Box::pin(async move {
+                save_member(
+                    tx,
+                    &SetMember {
+                        ready: 1,
+                        ..member("a")
+                    },
+                )
+                .await
+            })
+        }),
         ("parameters", |tx| {
             Box::pin(async move {
-                let row = ParameterRow { service_uid: "service-a".to_owned(), ..ParameterRow::default() };
+                let row = ParameterRow {
+                    service_uid: "service-a".to_owned(),
+                    ..ParameterRow::default()
+                };
                 let [kind, name, key] = ["secrets", "db", "password"].map(str::to_owned);
-                let key = ParameterKey { kind, namespace: "default".to_owned(), name, key };
-                save_parameters(tx, &[Resolved { row, keys: [key].into() }]).await
+                let key = ParameterKey {
+                    kind,
+                    namespace: "default".to_owned(),
+                    name,
+                    key,
+                };
+                save_parameters(
+                    tx,
+                    &[Resolved {
+                        row,
+                        keys: [key].into(),
+                    }],
+                )
+                .await
             })
         }),
         ("a mark", |tx| Box::pin(mark_parameters(tx, "service-a", "cluster-a"))),
-        ("a changed key", |tx| Box::pin(mark_changed_keys(tx, "secrets", "default", "db", &ChangedKeys::Any))),
-        ("no parameters any more", |tx| Box::pin(delete_parameters(tx, "service-a"))),
+        ("a changed key", |tx| {
+            Box::pin(mark_changed_keys(tx, "secrets", "default", "db", &ChangedKeys::Any))
+        }),
+        ("no parameters any more", |tx| {
+            Box::pin(delete_parameters(tx, "service-a"))
+        }),
     ];
     for (what, work) in wake {
         rest(&store, "a").await;
@@ -164,7 +207,9 @@ async fn whoever_writes_what_a_look_reads_wakes_a_member(place: Place) {
 
 async fn a_member_rests_only_as_it_was_read(place: Place) {
     let store = resting(&place, &["a"]).await;
-    let (rows, _) = awake_members(&mut store.tables().await.unwrap(), SET, &["cluster-a"]).await.unwrap();
+    let (rows, _) = awake_members(&mut store.tables().await.unwrap(), SET, &["cluster-a"])
+        .await
+        .unwrap();
     let read = rows[0].changes;
     transact(&store, |tx| Box::pin(save_evidence(tx, "service-a", "{}"))).await;
     transact(&store, move |tx| Box::pin(save_rest(tx, "service-a", (DONE, read)))).await;
@@ -172,7 +217,10 @@ async fn a_member_rests_only_as_it_was_read(place: Place) {
     transact(&store, move |tx| Box::pin(save_rest(tx, "service-a", (DONE, read + 1)))).await;
     assert_eq!(awake(&store, &[]).await, (vec![], 1));
     // A member that has left is not counted.
-    let left = SetMember { left_at: 7, ..member("a") };
+    let left = SetMember {
+        left_at: 7,
+        ..member("a")
+    };
     transact(&store, move |tx| Box::pin(async move { save_member(tx, &left).await })).await;
     assert_eq!(awake(&store, &["cluster-a"]).await, (vec![], 0));
 }
@@ -181,13 +229,35 @@ async fn members_are_counted_by_what_they_are(place: Place) {
     let store = Store::open(place.options()).await.unwrap();
     let problem = || "no value".to_owned();
     let rows = vec![
-        SetMember { ready: 1, ..member("a") },
-        SetMember { ready: 1, problem: problem(), ..member("b") },
-        SetMember { problem: problem(), ..member("c") },
+        SetMember {
+            ready: 1,
+            ..member("a")
+        },
+        SetMember {
+            ready: 1,
+            problem: problem(),
+            ..member("b")
+        },
+        SetMember {
+            problem: problem(),
+            ..member("c")
+        },
         member("d"),
-        SetMember { ready: 1, left_at: 7, ..member("e") },
-        SetMember { left_at: 7, ..member("f") },
-        SetMember { left_at: 7, service_uid: String::new(), problem: problem(), ..member("g") },
+        SetMember {
+            ready: 1,
+            left_at: 7,
+            ..member("e")
+        },
+        SetMember {
+            left_at: 7,
+            ..member("f")
+        },
+        SetMember {
+            left_at: 7,
+            service_uid: String::new(),
+            problem: problem(),
+            ..member("g")
+        },
     ];
     transact(&store, move |tx| {
         Box::pin(async move {
@@ -199,8 +269,16 @@ async fn members_are_counted_by_what_they_are(place: Place) {
     })
     .await;
     let counts = count_members(&mut store.tables().await.unwrap(), SET).await.unwrap();
-    let counts = [counts.matched, counts.ready, counts.failed, counts.leaving, counts.braked];
+    let counts = [
+        counts.matched,
+        counts.ready,
+        counts.failed,
+        counts.leaving,
+        counts.braked,
+    ];
     assert_eq!(counts, [4, 1, 2, 2, 2]);
-    let none = count_members(&mut store.tables().await.unwrap(), "another").await.unwrap();
+    let none = count_members(&mut store.tables().await.unwrap(), "another")
+        .await
+        .unwrap();
     assert_eq!((none.matched, none.ready, none.braked), (0, 0, 0));
 }

@@ -32,7 +32,11 @@ const EVENTS: &str = "FARWATER_ORDER_EVENTS";
 const SEED: &str = "FARWATER_ORDER_SEED";
 
 pub fn kinds() -> [Kind; 3] {
-    [Kind::from("configmaps"), Kind::from("clusters.farwater.dev"), Kind::from("secrets")]
+    [
+        Kind::from("configmaps"),
+        Kind::from("clusters.farwater.dev"),
+        Kind::from("secrets"),
+    ]
 }
 
 /// State that all tasks share.
@@ -67,12 +71,22 @@ async fn watchers_of_three_replicas_miss_nothing_and_see_nothing_twice() {
     for _ in 0..REPLICAS {
         replicas.push(open(&place).await);
     }
-    let load = Arc::new(Load { replicas, end: AtomicU64::new(u64::MAX), stay: (events / 20).clamp(2, 5_000) });
-    postgres::shared().await.unwrap().execute(&place.database_name(), DELAYS).await.unwrap();
+    let load = Arc::new(Load {
+        replicas,
+        end: AtomicU64::new(u64::MAX),
+        stay: (events / 20).clamp(2, 5_000),
+    });
+    postgres::shared()
+        .await
+        .unwrap()
+        .execute(&place.database_name(), DELAYS)
+        .await
+        .unwrap();
 
     let start = Instant::now();
-    let watchers: Vec<_> =
-        (0..WATCHERS).map(|n| tokio::spawn(Watcher::new(n, seed, Arc::clone(&load)).run())).collect();
+    let watchers: Vec<_> = (0..WATCHERS)
+        .map(|n| tokio::spawn(Watcher::new(n, seed, Arc::clone(&load)).run()))
+        .collect();
     let writers = (0..REPLICAS * WRITERS).map(|n| tokio::spawn(write(Arc::clone(&load), n, seed, events)));
     let writers: Vec<_> = writers.collect();
     futures::future::try_join_all(writers).await.unwrap();
@@ -99,14 +113,20 @@ async fn watchers_of_three_replicas_miss_nothing_and_see_nothing_twice() {
     });
     println!("\nwatch-order: {outcome}");
     assert!(faults.is_empty(), "{outcome}");
-    assert!(end >= events && sum(|watcher| watcher.reconnects) >= WATCHERS as u64, "{outcome}");
+    assert!(
+        end >= events && sum(|watcher| watcher.reconnects) >= WATCHERS as u64,
+        "{outcome}"
+    );
 }
 
 async fn open(place: &Place) -> Store {
     let mut options = place.options();
     options.sharing = Sharing::Replicas;
     // Keeps the whole log, because the watchers are compared with it.
-    options.compact_after = CompactAfter { versions: u64::MAX >> 1, age: Duration::MAX };
+    options.compact_after = CompactAfter {
+        versions: u64::MAX >> 1,
+        age: Duration::MAX,
+    };
     Store::open(options).await.unwrap()
 }
 
@@ -121,7 +141,11 @@ async fn write(load: Arc<Load>, number: usize, seed: u64, events: u64) {
         }
         let name = random.random_range(0..NAMES);
         let kind = kinds()[name % 3].clone();
-        let key = Key { kind, namespace: "load".to_owned(), name: format!("w{number}-{name}") };
+        let key = Key {
+            kind,
+            namespace: "load".to_owned(),
+            name: format!("w{number}-{name}"),
+        };
         let write: Write = match known[name].take() {
             None => create(&key, object(&key, serial)),
             Some(current) if random.random_bool(0.2) => delete(&current),
@@ -129,7 +153,10 @@ async fn write(load: Arc<Load>, number: usize, seed: u64, events: u64) {
         };
         let is_delete = matches!(write.change, farwater_store::Change::Delete { .. });
         let written = store.write(write).await.unwrap();
-        assert!(store.position() >= written.version, "an answered write is behind the position");
+        assert!(
+            store.position() >= written.version,
+            "an answered write is behind the position"
+        );
         known[name] = (!is_delete).then_some(written);
     }
 }
@@ -144,7 +171,12 @@ fn object(key: &Key, serial: u64) -> Value {
 /// All changes according to the database.
 async fn history(place: &Place, end: u64) -> History {
     let sql = "SELECT version, kind, name, operation FROM changes ORDER BY version";
-    let text = postgres::shared().await.unwrap().execute(&place.database_name(), sql).await.unwrap();
+    let text = postgres::shared()
+        .await
+        .unwrap()
+        .execute(&place.database_name(), sql)
+        .await
+        .unwrap();
     let history = History::read(&text);
     assert_eq!(history.versions().count() as u64, end);
     assert!(history.versions().eq(1..=end), "the log has gaps");

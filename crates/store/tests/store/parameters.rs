@@ -34,7 +34,12 @@ async fn open(place: &Place) -> Store {
 
 fn handed(of: &Key, key: &str) -> ParameterKey {
     let Key { kind, namespace, name } = of;
-    ParameterKey { kind: kind.to_string(), namespace: namespace.clone(), name: name.clone(), key: key.to_owned() }
+    ParameterKey {
+        kind: kind.to_string(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        key: key.to_owned(),
+    }
 }
 
 /// Saves a service that gets these keys, on a cluster of its own.
@@ -57,7 +62,10 @@ async fn service(store: &Store, name: &str, keys: Vec<ParameterKey>) {
         mac: "sha256:1".to_owned(),
         ..ParameterRow::default()
     };
-    let resolved = [Resolved { row: parameters, keys: keys.into_iter().collect() }];
+    let resolved = [Resolved {
+        row: parameters,
+        keys: keys.into_iter().collect(),
+    }];
     let saved = store.transact(move |tx| {
         Box::pin(async move {
             save_assignment(tx, &row).await?;
@@ -73,20 +81,38 @@ async fn marked(store: &Store, names: &[&str]) -> Vec<String> {
     let mut clusters = BTreeSet::new();
     for name in names {
         let uid = format!("uid-of-{name}");
-        let row = load_parameters(&mut store.tables().await.unwrap(), &uid).await.unwrap().unwrap();
+        let row = load_parameters(&mut store.tables().await.unwrap(), &uid)
+            .await
+            .unwrap()
+            .unwrap();
         if row.marks > 0 {
             found.push((*name).to_owned());
             clusters.insert(format!("cluster-of-{name}"));
         }
-        let row = ParameterRow { service_uid: uid, ..row };
+        let row = ParameterRow {
+            service_uid: uid,
+            ..row
+        };
         let settle = store.transact(move |tx| {
             Box::pin(async move {
                 let known = sqlx::query_as::<_, (String, String, String, String)>(
                     "SELECT kind, namespace, name, key FROM parameter_keys WHERE service_uid = $1",
                 );
                 let known = known.bind(row.service_uid.clone()).fetch_all(&mut **tx).await?;
-                let key = |(kind, namespace, name, key)| ParameterKey { kind, namespace, name, key };
-                save_parameters(tx, &[Resolved { row, keys: known.into_iter().map(key).collect() }]).await
+                let key = |(kind, namespace, name, key)| ParameterKey {
+                    kind,
+                    namespace,
+                    name,
+                    key,
+                };
+                save_parameters(
+                    tx,
+                    &[Resolved {
+                        row,
+                        keys: known.into_iter().map(key).collect(),
+                    }],
+                )
+                .await
             })
         });
         settle.await.unwrap();
@@ -118,11 +144,17 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     assert_eq!(marked(&store, &names).await, none);
 
     // A new object marks all services that name it, whatever its keys.
-    put(&store, "shared", json!({"a": "1", "b": "1", "c": "1"})).await.unwrap();
+    put(&store, "shared", json!({"a": "1", "b": "1", "c": "1"}))
+        .await
+        .unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
-    put(&store, "shared", json!({"a": "2", "b": "1", "c": "1"})).await.unwrap();
+    put(&store, "shared", json!({"a": "2", "b": "1", "c": "1"}))
+        .await
+        .unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "whole"]);
-    put(&store, "shared", json!({"a": "2", "b": "1", "c": "2"})).await.unwrap();
+    put(&store, "shared", json!({"a": "2", "b": "1", "c": "2"}))
+        .await
+        .unwrap();
     assert_eq!(marked(&store, &names).await, ["whole"]);
     put(&store, "shared", json!({"a": "2", "c": "2"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["b", "whole"]);
@@ -133,7 +165,9 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     store.write(replace(&current, labelled)).await.unwrap();
     assert_eq!(marked(&store, &names).await, none);
     // A key with a character that PostgreSQL doesn't accept in text.
-    put(&store, "shared", json!({"a": "2", "c": "2", "\u{0}": "1"})).await.unwrap();
+    put(&store, "shared", json!({"a": "2", "c": "2", "\u{0}": "1"}))
+        .await
+        .unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
     put(&store, "shared", json!({"a": "2", "c": "2"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
@@ -147,7 +181,10 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     store.write(delete(&current)).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
 
-    let of_backend = Key { kind: Kind::new("secretbackend:vault", ""), ..key("kv/app") };
+    let of_backend = Key {
+        kind: Kind::new("secretbackend:vault", ""),
+        ..key("kv/app")
+    };
     service(&store, "a", vec![handed(&of_backend, "password")]).await;
     let marks = |keys: ChangedKeys| {
         let mark = store.transact(move |tx| {
@@ -164,7 +201,10 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
 
 async fn a_clusters_labels_mark_its_services_that_are_handed_them(place: Place) {
     let store = open(&place).await;
-    let cluster = Key { kind: Kind::new("clusters", "farwater.dev"), ..key("east") };
+    let cluster = Key {
+        kind: Kind::new("clusters", "farwater.dev"),
+        ..key("east")
+    };
     service(&store, "region", vec![handed(&cluster, "Labels/region")]).await;
     service(&store, "labels", vec![handed(&cluster, "Labels/*")]).await;
     service(&store, "vpc", vec![handed(&cluster, "Metadata/vpc")]).await;
@@ -203,37 +243,65 @@ async fn a_mark_that_comes_while_they_are_resolved_stays(place: Place) {
     let store = open(&place).await;
     let shared = key("shared");
     service(&store, "a", vec![handed(&shared, "a")]).await;
-    let load = async || load_parameters(&mut store.tables().await.unwrap(), "uid-of-a").await.unwrap().unwrap();
+    let load = async || {
+        load_parameters(&mut store.tables().await.unwrap(), "uid-of-a")
+            .await
+            .unwrap()
+            .unwrap()
+    };
     put(&store, "shared", json!({"a": "1"})).await.unwrap();
     let read = load().await;
     put(&store, "shared", json!({"a": "2"})).await.unwrap();
     let save = async |row: ParameterRow| {
-        let resolved = [Resolved { row, keys: BTreeSet::from([handed(&key("shared"), "a")]) }];
+        let resolved = [Resolved {
+            row,
+            keys: BTreeSet::from([handed(&key("shared"), "a")]),
+        }];
         let saved = store.transact(move |tx| Box::pin(async move { save_parameters(tx, &resolved).await }));
         saved.await.unwrap();
     };
-    save(ParameterRow { mac: "sha256:2".to_owned(), turn: 1, ..read }).await;
+    save(ParameterRow {
+        mac: "sha256:2".to_owned(),
+        turn: 1,
+        ..read
+    })
+    .await;
     let now = load().await;
     assert_eq!((now.mac.as_str(), now.turn, now.marks), ("sha256:2", 1, 2));
     save(now).await;
     assert_eq!(load().await.marks, 0);
-    let of_cluster = parameters_of_cluster(&mut store.tables().await.unwrap(), "cluster-of-a").await.unwrap();
+    let of_cluster = parameters_of_cluster(&mut store.tables().await.unwrap(), "cluster-of-a")
+        .await
+        .unwrap();
     assert_eq!(of_cluster.keys().collect::<Vec<_>>(), ["uid-of-a"]);
 
-    let versions = versions_of(&mut store.tables().await.unwrap(), &[shared.clone(), key("none")]).await.unwrap();
+    let versions = versions_of(&mut store.tables().await.unwrap(), &[shared.clone(), key("none")])
+        .await
+        .unwrap();
     let current = store.get(&shared).await.unwrap().unwrap();
     assert_eq!(
         versions,
         [
-            InputVersion { key: shared, version: Some(current.version) },
-            InputVersion { key: key("none"), version: None }
+            InputVersion {
+                key: shared,
+                version: Some(current.version)
+            },
+            InputVersion {
+                key: key("none"),
+                version: None
+            }
         ]
     );
 }
 
 async fn nothing_is_left_of_a_service_that_goes(place: Place) {
     let store = open(&place).await;
-    service(&store, "a", vec![handed(&key("shared"), "a"), handed(&key("shared"), "b")]).await;
+    service(
+        &store,
+        "a",
+        vec![handed(&key("shared"), "a"), handed(&key("shared"), "b")],
+    )
+    .await;
     let gone = store.transact(|tx| Box::pin(async move { delete_assignment(tx, "uid-of-a").await }));
     gone.await.unwrap();
     for table in ["service_parameters", "parameter_keys"] {
@@ -268,20 +336,38 @@ async fn many_services_are_written_together_and_none_that_is_gone(place: Place) 
         .map(|(n, row)| {
             let other = key(if n % 2 == 0 { "shared" } else { "other" });
             let keys = [handed(&other, "b"), handed(&other, "a")];
-            Resolved { row: ParameterRow { mac: format!("sha256:{n}"), turn: 1, ..row }, keys: BTreeSet::from(keys) }
+            Resolved {
+                row: ParameterRow {
+                    mac: format!("sha256:{n}"),
+                    turn: 1,
+                    ..row
+                },
+                keys: BTreeSet::from(keys),
+            }
         })
         .collect();
-    store.transact(move |tx| Box::pin(async move { save_parameters(tx, &resolved).await })).await.unwrap();
+    store
+        .transact(move |tx| Box::pin(async move { save_parameters(tx, &resolved).await }))
+        .await
+        .unwrap();
     let rows = parameters_of_services(&store, &names).await;
     assert_eq!(rows.len(), 74);
     for row in rows {
         let n: usize = row.service_uid["uid-of-s".len()..].parse().unwrap();
         let marks = if n == 3 { 2 } else { 0 };
-        assert_eq!((row.mac, row.turn, row.marks), (format!("sha256:{n}"), 1, marks), "s{n}");
+        assert_eq!(
+            (row.mac, row.turn, row.marks),
+            (format!("sha256:{n}"), 1, marks),
+            "s{n}"
+        );
     }
     put(&store, "other", json!({"b": "1"})).await.unwrap();
     let rows = parameters_of_services(&store, &names).await;
-    let marked: Vec<&str> = rows.iter().filter(|row| row.marks > 0).map(|row| &*row.service_uid).collect();
+    let marked: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.marks > 0)
+        .map(|row| &*row.service_uid)
+        .collect();
     assert_eq!(marked.len(), 37, "those of odd numbers: {marked:?}");
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM parameter_keys WHERE service_uid = 'uid-of-s70'")
         .fetch_one(&mut *store.tables().await.unwrap())
@@ -303,7 +389,10 @@ const CANARY: &str = "canary-8d2b7e";
 
 async fn a_context_is_plain_nowhere_in_the_database(place: Place) {
     let store = open(&place).await;
-    let context = Key { kind: Kind::new("servicecontexts", "farwater.dev"), ..key("network") };
+    let context = Key {
+        kind: Kind::new("servicecontexts", "farwater.dev"),
+        ..key("network")
+    };
     let with = |text: &str| {
         let mut object = object(&context, Value::Null);
         object["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": text});
@@ -352,9 +441,21 @@ async fn a_document_lies_sealed_as_long_as_it_is_named_and_goes_with_its_service
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
     assert_eq!(store.kept_ids().await.unwrap(), ["c0ffee"]);
     let named = BTreeSet::from(["1", "3", "9"].map(str::to_owned));
-    store.transact(move |tx| Box::pin(async move { retain_documents(tx, "uid-of-a", &named).await })).await.unwrap();
-    assert_eq!((macs("uid-of-a").await, macs("uid-of-aa").await), ("13".to_owned(), "123".to_owned()));
-    store.transact(|tx| Box::pin(async move { delete_assignment(tx, "uid-of-a").await })).await.unwrap();
-    assert_eq!((macs("uid-of-a").await, macs("uid-of-aa").await), (String::new(), "123".to_owned()));
+    store
+        .transact(move |tx| Box::pin(async move { retain_documents(tx, "uid-of-a", &named).await }))
+        .await
+        .unwrap();
+    assert_eq!(
+        (macs("uid-of-a").await, macs("uid-of-aa").await),
+        ("13".to_owned(), "123".to_owned())
+    );
+    store
+        .transact(|tx| Box::pin(async move { delete_assignment(tx, "uid-of-a").await }))
+        .await
+        .unwrap();
+    assert_eq!(
+        (macs("uid-of-a").await, macs("uid-of-aa").await),
+        (String::new(), "123".to_owned())
+    );
     assert_eq!(store.kept_ids().await.unwrap(), ["c0ffee"]);
 }

@@ -19,7 +19,11 @@ async fn all_replicas_show_all_writes_in_one_order() {
     const WRITERS: u64 = 16;
     const WRITES: u64 = 20;
     let place = Place::database().await;
-    let stores = [open_replica(&place).await, open_replica(&place).await, open_replica(&place).await];
+    let stores = [
+        open_replica(&place).await,
+        open_replica(&place).await,
+        open_replica(&place).await,
+    ];
     let all = 3 * WRITERS * WRITES;
     let watchers = stores.iter().map(|store| {
         let mut watch = store.watch(None, 0).unwrap();
@@ -41,12 +45,17 @@ async fn all_replicas_show_all_writes_in_one_order() {
                 for serial in 0..WRITES {
                     let name = format!("r{n}-w{writer}");
                     let written = put(&store, &name, json!({"serial": serial})).await.unwrap();
-                    assert!(store.position() >= written.version, "an answered write is behind the position");
+                    assert!(
+                        store.position() >= written.version,
+                        "an answered write is behind the position"
+                    );
                 }
             })
         })
     });
-    futures::future::try_join_all(writers.collect::<Vec<_>>()).await.unwrap();
+    futures::future::try_join_all(writers.collect::<Vec<_>>())
+        .await
+        .unwrap();
     let seen = futures::future::try_join_all(watchers).await.unwrap();
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0], seen[2]);
@@ -88,9 +97,14 @@ async fn whoever_is_too_far_behind_is_told() {
 async fn one_that_is_alone_is_refused_beside_others() {
     let place = Place::database().await;
     let replica = open_replica(&place).await;
-    let Err(error) = Store::open(place.options()).await else { panic!("it was opened") };
+    let Err(error) = Store::open(place.options()).await else {
+        panic!("it was opened")
+    };
     assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
-    assert_eq!(error.to_string(), format!("lock {}: another hub is using the database", place.location()));
+    assert_eq!(
+        error.to_string(),
+        format!("lock {}: another hub is using the database", place.location())
+    );
     replica.close().await;
     let alone = place.open().await;
     let mut options = place.options();
@@ -131,7 +145,10 @@ async fn a_store_whose_database_was_taken_over_never_writes_again() {
     put(&second, "a", json!({"by": "second"})).await.unwrap();
     second.close().await;
     let refused = put(&first, "b", json!({})).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Taken { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(WriteError::Store(StoreError::Taken { .. }))),
+        "{refused:?}"
+    );
     first.taken().await;
     assert!(put(&first, "b", json!({})).await.is_err());
 }
@@ -146,7 +163,12 @@ async fn a_database_that_went_back_shows_nobody_the_past() {
     let mut watch = store.watch(None, 5).unwrap();
     // The state of a standby that lagged when its primary was lost.
     let sql = "DELETE FROM changes WHERE version > 3; UPDATE resources SET version = 3; UPDATE counter SET value = 3";
-    postgres::shared().await.unwrap().execute(&place.database_name(), sql).await.unwrap();
+    postgres::shared()
+        .await
+        .unwrap()
+        .execute(&place.database_name(), sql)
+        .await
+        .unwrap();
     let written = put(&store, "b", json!({})).await.unwrap();
     assert!(written.version > 5, "{}", written.version);
     assert!(matches!(next_result(&mut watch).await, Err(WatchError::Lagged { .. })));
@@ -160,10 +182,14 @@ async fn no_error_tells_the_password() {
     let nowhere = url.replace("127.0.0.1:", "127.0.0.1:1");
     let other = url.replace(postgres::PASSWORD, "canary-other-password");
     for url in [&url, &nowhere, &other] {
-        let Ok(parsed) = farwater_store::PostgresUrl::parse(url) else { continue };
+        let Ok(parsed) = farwater_store::PostgresUrl::parse(url) else {
+            continue;
+        };
         let mut options = place.options();
         options.location = parsed.into();
-        let Err(error) = Store::open(options).await else { panic!("it was opened") };
+        let Err(error) = Store::open(options).await else {
+            panic!("it was opened")
+        };
         let mut text = format!("{error:?}\n{error}");
         let mut source = std::error::Error::source(&error);
         while let Some(error) = source {
@@ -178,5 +204,10 @@ async fn no_error_tells_the_password() {
 async fn disconnect_all(place: &Place) {
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    postgres::shared().await.unwrap().execute(&place.database_name(), sql).await.unwrap();
+    postgres::shared()
+        .await
+        .unwrap()
+        .execute(&place.database_name(), sql)
+        .await
+        .unwrap();
 }

@@ -47,7 +47,12 @@ async fn those_of_many_keys_that_are_there_are_read_together(place: Place) {
     assert_eq!(found.len(), 38);
     for key in &keys {
         let alone = store.get(key).await.unwrap();
-        assert_eq!(found.get(key).map(|one| &one.object), alone.as_ref().map(|one| &one.object), "{}", key.name);
+        assert_eq!(
+            found.get(key).map(|one| &one.object),
+            alone.as_ref().map(|one| &one.object),
+            "{}",
+            key.name
+        );
     }
     assert!(store.get_all(&[]).await.unwrap().is_empty());
     store.close().await;
@@ -63,19 +68,31 @@ async fn those_of_many_keys_that_are_there_are_read_together(place: Place) {
 async fn a_write_needs_the_uid_and_version_of_the_row(place: Place) {
     let store = place.open().await;
     let first = put(&store, "a", json!({"x": "1"})).await.unwrap();
-    assert!(matches!(store.write(create(&key("a"), object(&key("a"), json!({})))).await, Err(WriteError::Exists)));
+    assert!(matches!(
+        store.write(create(&key("a"), object(&key("a"), json!({})))).await,
+        Err(WriteError::Exists)
+    ));
     let second = put(&store, "a", json!({"x": "2"})).await.unwrap();
     let refused = store.write(replace(&first, object(&key("a"), json!({"x": "3"})))).await;
     assert!(matches!(refused, Err(WriteError::Conflict { current }) if current.version == second.version));
     let mut other = second.clone();
     other.uid = "another".to_owned();
-    assert!(matches!(store.write(delete(&other)).await, Err(WriteError::Conflict { .. })));
-    assert!(matches!(store.write(delete(&first)).await, Err(WriteError::Conflict { .. })));
+    assert!(matches!(
+        store.write(delete(&other)).await,
+        Err(WriteError::Conflict { .. })
+    ));
+    assert!(matches!(
+        store.write(delete(&first)).await,
+        Err(WriteError::Conflict { .. })
+    ));
     let gone = store.write(delete(&second)).await.unwrap();
     assert_eq!(gone.version, 3);
     assert_eq!(gone.object["metadata"]["resourceVersion"], "3");
     assert!(matches!(store.write(delete(&second)).await, Err(WriteError::Missing)));
-    assert!(matches!(store.write(replace(&second, object(&key("a"), json!({})))).await, Err(WriteError::Missing)));
+    assert!(matches!(
+        store.write(replace(&second, object(&key("a"), json!({})))).await,
+        Err(WriteError::Missing)
+    ));
     assert_eq!(store.position(), 3, "refused writes take no number");
 }
 
@@ -101,12 +118,18 @@ async fn an_object_must_fit_its_key(place: Place) {
         json!({"metadata": {"name": "a", "namespace": "other", "uid": "u"}}),
     ] {
         let refused = store.write(create(&key("a"), wrong.clone())).await;
-        assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{wrong}");
+        assert!(
+            matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))),
+            "{wrong}"
+        );
     }
     let first = put(&store, "a", json!({})).await.unwrap();
     let mut other = object(&key("a"), json!({}));
     other["metadata"]["uid"] = json!("another");
-    assert!(matches!(store.write(replace(&first, other)).await, Err(WriteError::Store(StoreError::Object { .. }))));
+    assert!(matches!(
+        store.write(replace(&first, other)).await,
+        Err(WriteError::Store(StoreError::Object { .. }))
+    ));
 }
 
 async fn what_could_not_be_read_again_is_not_written(place: Place) {
@@ -116,7 +139,10 @@ async fn what_could_not_be_read_again_is_not_written(place: Place) {
     let deepest = put(&store, "a", nested(119)).await.unwrap();
     assert_eq!(store.get(&key("a")).await.unwrap().unwrap().object, deepest.object);
     let refused = put(&store, "b", nested(120)).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))),
+        "{refused:?}"
+    );
 }
 
 async fn pages_follow_the_keys_and_miss_nothing(place: Place) {
@@ -136,12 +162,28 @@ async fn pages_follow_the_keys_and_miss_nothing(place: Place) {
         }
     }
     assert_eq!(names, ["a", "b", "c", "d", "e"]);
-    let named = store.list(&ListQuery { name: Some("d".to_owned()), ..all() }).await.unwrap();
+    let named = store
+        .list(&ListQuery {
+            name: Some("d".to_owned()),
+            ..all()
+        })
+        .await
+        .unwrap();
     assert_eq!(named.items.len(), 1);
-    let elsewhere = store.list(&ListQuery { namespace: Some("other".to_owned()), ..all() }).await.unwrap();
+    let elsewhere = store
+        .list(&ListQuery {
+            namespace: Some("other".to_owned()),
+            ..all()
+        })
+        .await
+        .unwrap();
     assert!(elsewhere.items.is_empty());
     let exact = store.list(&ListQuery { limit: 5, ..all() }).await.unwrap();
-    assert_eq!((exact.items.len(), exact.next), (5, None), "no page is announced that would be empty");
+    assert_eq!(
+        (exact.items.len(), exact.next),
+        (5, None),
+        "no page is announced that would be empty"
+    );
 }
 
 async fn a_list_as_json_says_the_same(place: Place) {
@@ -162,22 +204,39 @@ async fn a_page_that_is_too_large_is_refused(place: Place) {
     for name in ["a", "b", "c"] {
         put(&store, name, json!({"text": "x".repeat(1_000)})).await.unwrap();
     }
-    let query = |limit| ListQuery { limit, max_bytes: 2_500, ..all() };
+    let query = |limit| ListQuery {
+        limit,
+        max_bytes: 2_500,
+        ..all()
+    };
     let refused = store.list(&query(0)).await;
-    assert!(matches!(refused, Err(StoreError::TooLarge { max: 2_500, .. })), "{refused:?}");
-    assert_eq!(store.list(&query(2)).await.unwrap().items.len(), 2, "what is behind the page doesn't count");
+    assert!(
+        matches!(refused, Err(StoreError::TooLarge { max: 2_500, .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        store.list(&query(2)).await.unwrap().items.len(),
+        2,
+        "what is behind the page doesn't count"
+    );
 }
 
 async fn selectors_read_labels_whatever_their_names(place: Place) {
     use LabelRequirement::{Exists, In, NotExists, NotIn};
     let store = place.open().await;
     let labels = [
-        ("a", json!({"app": "web", "app.kubernetes.io/name": "x", "123": "digits"})),
+        (
+            "a",
+            json!({"app": "web", "app.kubernetes.io/name": "x", "123": "digits"}),
+        ),
         ("b", json!({"app": "db", "empty": ""})),
         ("c", json!({})),
     ];
     for (name, labels) in labels {
-        store.write(create(&key(name), labelled(&key(name), labels))).await.unwrap();
+        store
+            .write(create(&key(name), labelled(&key(name), labels)))
+            .await
+            .unwrap();
     }
     let text = str::to_owned;
     for (requirements, expected) in [
@@ -196,7 +255,13 @@ async fn selectors_read_labels_whatever_their_names(place: Place) {
         (vec![NotExists(text("$[0]"))], "abc"),
     ] {
         let selector = Selector(requirements);
-        let page = store.list(&ListQuery { labels: selector.clone(), ..all() }).await.unwrap();
+        let page = store
+            .list(&ListQuery {
+                labels: selector.clone(),
+                ..all()
+            })
+            .await
+            .unwrap();
         let names: String = page.items.into_iter().map(|item| item.key.name).collect();
         assert_eq!(names, expected, "{selector:?}");
     }
@@ -208,10 +273,20 @@ async fn a_selector_pages_through_what_it_leaves_out(place: Place) {
     let odd = "odd key";
     for n in 0..20 {
         let labels = if n % 7 == 0 { json!({odd: "x"}) } else { json!({}) };
-        store.write(create(&key(&format!("n{n:02}")), labelled(&key(&format!("n{n:02}")), labels))).await.unwrap();
+        store
+            .write(create(
+                &key(&format!("n{n:02}")),
+                labelled(&key(&format!("n{n:02}")), labels),
+            ))
+            .await
+            .unwrap();
     }
     let labels = Selector(vec![LabelRequirement::Exists(odd.to_owned())]);
-    let mut query = ListQuery { limit: 2, labels, ..all() };
+    let mut query = ListQuery {
+        limit: 2,
+        labels,
+        ..all()
+    };
     let first = store.list(&query).await.unwrap();
     assert_eq!(names(&first.items), ["n00", "n07"]);
     query.after = first.next;
@@ -232,8 +307,14 @@ async fn names_that_no_index_holds_are_refused_alone(place: Place) {
         put(&store, &fits, json!({})),
         store.write(create(&key("nul"), with_nul)),
     );
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{refused:?}");
-    assert!(matches!(nul, Err(WriteError::Store(StoreError::Object { .. }))), "{nul:?}");
+    assert!(
+        matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))),
+        "{refused:?}"
+    );
+    assert!(
+        matches!(nul, Err(WriteError::Store(StoreError::Object { .. }))),
+        "{nul:?}"
+    );
     assert!(store.get(&written.unwrap().key).await.unwrap().is_some());
 }
 
@@ -241,9 +322,15 @@ async fn names_that_no_index_holds_are_refused_alone(place: Place) {
 async fn a_file_that_another_store_has_open_is_refused() {
     let place = Place::file();
     let store = place.open().await;
-    assert!(matches!(Store::open(place.options()).await, Err(OpenError::Locked { .. })));
+    assert!(matches!(
+        Store::open(place.options()).await,
+        Err(OpenError::Locked { .. })
+    ));
     store.close().await;
-    assert!(matches!(put(&store, "a", json!({})).await, Err(WriteError::Store(StoreError::Closed))));
+    assert!(matches!(
+        put(&store, "a", json!({})).await,
+        Err(WriteError::Store(StoreError::Closed))
+    ));
     assert!(Store::open(place.options()).await.is_ok());
 }
 
@@ -251,9 +338,18 @@ async fn a_file_that_another_store_has_open_is_refused() {
 async fn a_file_that_is_no_database_is_named() {
     let place = Place::file();
     std::fs::write(place.path(), "hello ".repeat(1000)).unwrap();
-    let Err(error) = Store::open(place.options()).await else { panic!("it was opened") };
-    assert!(error.to_string().contains("hub.db: the file is damaged or not a database"), "{error}");
+    let Err(error) = Store::open(place.options()).await else {
+        panic!("it was opened")
+    };
+    assert!(
+        error
+            .to_string()
+            .contains("hub.db: the file is damaged or not a database"),
+        "{error}"
+    );
     let nowhere = place.path().with_file_name("none").join("hub.db");
-    let Err(error) = Store::open(OpenOptions::new(nowhere, [0; 32])).await else { panic!("it was opened") };
+    let Err(error) = Store::open(OpenOptions::new(nowhere, [0; 32])).await else {
+        panic!("it was opened")
+    };
     assert!(error.to_string().contains("none/hub.db"), "{error}");
 }

@@ -30,7 +30,11 @@ const NEW: [u8; 32] = [9; 32];
 const CANARY: &str = "canary-5e1d77";
 
 fn secret_key(name: &str) -> Key {
-    Key { kind: Kind::new("secrets", ""), namespace: "default".to_owned(), name: name.to_owned() }
+    Key {
+        kind: Kind::new("secrets", ""),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn secret(name: &str, text: &str) -> Value {
@@ -45,7 +49,12 @@ fn secret(name: &str, text: &str) -> Value {
 async fn fill(store: &Store, count: usize) {
     let writes = (0..count).map(|n| {
         let name = format!("s{n:04}");
-        async move { store.write(create(&secret_key(&name), secret(&name, CANARY))).await.unwrap() }
+        async move {
+            store
+                .write(create(&secret_key(&name), secret(&name, CANARY)))
+                .await
+                .unwrap()
+        }
     });
     futures::future::join_all(writes).await;
 }
@@ -62,11 +71,16 @@ async fn reseal(store: &Store) -> u64 {
 /// The data keys, each with whether it is in use and its number of rows.
 async fn keys(place: &Place) -> Vec<(i16, bool, u64)> {
     let rows = read_data_keys(&place.location()).await.unwrap();
-    rows.into_iter().map(|key| (key.number, key.is_in_use, key.rows)).collect()
+    rows.into_iter()
+        .map(|key| (key.number, key.is_in_use, key.rows))
+        .collect()
 }
 
 fn options(place: &Place, key: [u8; 32], next: Option<[u8; 32]>) -> OpenOptions {
-    OpenOptions { next_seal_key: next, ..OpenOptions::new(place.location(), key) }
+    OpenOptions {
+        next_seal_key: next,
+        ..OpenOptions::new(place.location(), key)
+    }
 }
 
 async fn check(place: &Place, key: &[u8; 32]) {
@@ -88,9 +102,15 @@ async fn the_seal_key_is_exchanged_while_reads_writes_and_watches_go_on(place: P
                 let current = store.get(&secret_key(&name)).await.unwrap().unwrap();
                 if number % 7 == 3 {
                     store.write(delete(&current)).await.unwrap();
-                    store.write(create(&secret_key(&name), secret(&name, CANARY))).await.unwrap();
+                    store
+                        .write(create(&secret_key(&name), secret(&name, CANARY)))
+                        .await
+                        .unwrap();
                 } else {
-                    store.write(replace(&current, secret(&name, &format!("{CANARY}-{number}")))).await.unwrap();
+                    store
+                        .write(replace(&current, secret(&name, &format!("{CANARY}-{number}"))))
+                        .await
+                        .unwrap();
                 }
                 number += 1;
                 written.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +123,13 @@ async fn the_seal_key_is_exchanged_while_reads_writes_and_watches_go_on(place: P
     store.rotate_seal_key(&NEW).await.unwrap();
     assert!(store.is_sealed_with(&NEW) && !store.is_sealed_with(&OLD));
     let between = keys(&place).await;
-    assert_eq!(between.iter().map(|(number, used, _)| (*number, *used)).collect::<Vec<_>>(), [(1, false), (2, true)]);
+    assert_eq!(
+        between
+            .iter()
+            .map(|(number, used, _)| (*number, *used))
+            .collect::<Vec<_>>(),
+        [(1, false), (2, true)]
+    );
     assert!(between[0].2 > 0, "nothing was sealed anew yet");
     check(&place, &NEW).await;
     assert!(reseal(&store).await > 2);
@@ -127,11 +153,19 @@ async fn the_seal_key_is_exchanged_while_reads_writes_and_watches_go_on(place: P
     store.close().await;
     drop(store);
 
-    assert!(matches!(Store::open(options(&place, OLD, None)).await, Err(OpenError::WrongKey { .. })));
+    assert!(matches!(
+        Store::open(options(&place, OLD, None)).await,
+        Err(OpenError::WrongKey { .. })
+    ));
     let store = Store::open(options(&place, NEW, None)).await.unwrap();
     // The log can be opened too.
     let mut watch = store.watch(Some(Kind::new("secrets", "")), from).unwrap();
-    assert!(next(&mut watch).await.object["data"]["password"].as_str().unwrap().starts_with(CANARY));
+    assert!(
+        next(&mut watch).await.object["data"]["password"]
+            .as_str()
+            .unwrap()
+            .starts_with(CANARY)
+    );
     assert!(store.get(&secret_key("s0001")).await.unwrap().is_some());
 }
 
@@ -160,7 +194,10 @@ async fn an_exchange_that_is_stopped_anywhere_goes_on_at_the_next_start(place: P
     reseal(&store).await;
     assert_eq!(keys(&place).await, [(3, true, 250)]);
     check(&place, &OLD).await;
-    assert_eq!(store.get(&secret_key("s0249")).await.unwrap().unwrap().object["data"]["password"], CANARY);
+    assert_eq!(
+        store.get(&secret_key("s0249")).await.unwrap().unwrap().object["data"]["password"],
+        CANARY
+    );
 }
 
 async fn rows_of_a_store_without_data_keys_are_sealed_with_one(place: Place) {
@@ -174,7 +211,10 @@ async fn rows_of_a_store_without_data_keys_are_sealed_with_one(place: Place) {
     });
     forget.await.unwrap();
     fill(&store, 3).await;
-    let context = Key { kind: Kind::new("servicecontexts", "farwater.dev"), ..secret_key("shared") };
+    let context = Key {
+        kind: Kind::new("servicecontexts", "farwater.dev"),
+        ..secret_key("shared")
+    };
     let mut object = secret("shared", CANARY);
     (object["apiVersion"], object["kind"]) = (json!("farwater.dev/v1alpha1"), json!("ServiceContext"));
     store.write(create(&context, object)).await.unwrap();
@@ -183,10 +223,16 @@ async fn rows_of_a_store_without_data_keys_are_sealed_with_one(place: Place) {
     check(&place, &OLD).await;
     let store = place.open().await;
     assert_eq!(keys(&place).await, [(1, false, 4), (2, true, 0)]);
-    assert_eq!(store.get(&secret_key("s0001")).await.unwrap().unwrap().object["data"]["password"], CANARY);
+    assert_eq!(
+        store.get(&secret_key("s0001")).await.unwrap().unwrap().object["data"]["password"],
+        CANARY
+    );
     reseal(&store).await;
     assert_eq!(keys(&place).await, [(2, true, 4)]);
-    assert_eq!(store.get(&context).await.unwrap().unwrap().object["data"]["password"], CANARY);
+    assert_eq!(
+        store.get(&context).await.unwrap().unwrap().object["data"]["password"],
+        CANARY
+    );
     check(&place, &OLD).await;
 }
 
@@ -202,10 +248,18 @@ async fn a_backup_of_before_an_exchange_is_restored_with_the_key_of_then(place: 
     let refused = restore_from(&file, &target.location(), &NEW, &[], Allow::default()).await;
     assert!(matches!(refused, Err(ArchiveError::WrongKey { .. })));
     let earlier = [[1; 32], OLD];
-    restore_from(&file, &target.location(), &NEW, &earlier, Allow::default()).await.unwrap();
-    assert!(matches!(Store::open(options(&target, OLD, None)).await, Err(OpenError::WrongKey { .. })));
+    restore_from(&file, &target.location(), &NEW, &earlier, Allow::default())
+        .await
+        .unwrap();
+    assert!(matches!(
+        Store::open(options(&target, OLD, None)).await,
+        Err(OpenError::WrongKey { .. })
+    ));
     let store = Store::open(options(&target, NEW, None)).await.unwrap();
-    assert_eq!(store.get(&secret_key("s0001")).await.unwrap().unwrap().object["data"]["password"], CANARY);
+    assert_eq!(
+        store.get(&secret_key("s0001")).await.unwrap().unwrap().object["data"]["password"],
+        CANARY
+    );
     check(&target, &NEW).await;
 }
 
@@ -234,7 +288,9 @@ async fn what_was_read_of_backends_is_kept_sealed(place: Place) {
     // A value under the id of another one can't be opened.
     let swap = store.transact(|tx| {
         Box::pin(async move {
-            sqlx::query("UPDATE kept_values SET id = 'c'").execute(&mut **tx).await?;
+            sqlx::query("UPDATE kept_values SET id = 'c'")
+                .execute(&mut **tx)
+                .await?;
             Ok(())
         })
     });

@@ -16,7 +16,11 @@ on_both_engines!(
 const CANARY: &str = "canary-3f9a1c";
 
 fn secret_key(name: &str) -> Key {
-    Key { kind: Kind::new("secrets", ""), namespace: "default".to_owned(), name: name.to_owned() }
+    Key {
+        kind: Kind::new("secrets", ""),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 /// A Secret as `kubectl apply` sends it, with the data also in an annotation.
@@ -35,27 +39,42 @@ fn secret(name: &str, text: &str) -> Value {
 
 async fn a_secret_is_plain_nowhere_in_the_database(place: Place) {
     let store = place.open().await;
-    let first = store.write(create(&secret_key("a"), secret("a", CANARY))).await.unwrap();
+    let first = store
+        .write(create(&secret_key("a"), secret("a", CANARY)))
+        .await
+        .unwrap();
     let second = format!("{CANARY}-2");
     let updated = store.write(replace(&first, secret("a", &second))).await.unwrap();
-    store.write(create(&secret_key("gone"), secret("gone", CANARY))).await.unwrap();
+    store
+        .write(create(&secret_key("gone"), secret("gone", CANARY)))
+        .await
+        .unwrap();
     let gone = store.get(&secret_key("gone")).await.unwrap().unwrap();
     store.write(delete(&gone)).await.unwrap();
     put(&store, "plain", json!({"text": "visible-text"})).await.unwrap();
 
-    assert!(!place.parts_with("visible-text").await.is_empty(), "the search finds what is plain");
+    assert!(
+        !place.parts_with("visible-text").await.is_empty(),
+        "the search finds what is plain"
+    );
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
     assert_eq!(updated.object["data"]["password"], second);
     store.close().await;
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
 
     let store = place.open().await;
-    assert_eq!(store.get(&secret_key("a")).await.unwrap().unwrap().object, updated.object);
+    assert_eq!(
+        store.get(&secret_key("a")).await.unwrap().unwrap().object,
+        updated.object
+    );
     let mut watch = store.watch(Some(Kind::new("secrets", "")), 0).unwrap();
     assert_eq!(next(&mut watch).await.object["data"]["password"], CANARY);
     assert_eq!(next(&mut watch).await.old_labels["tier"], CANARY);
     let labels = Selector(vec![LabelRequirement::In("tier".to_owned(), vec![second])]);
-    let query = ListQuery { labels, ..ListQuery::all(Kind::new("secrets", "")) };
+    let query = ListQuery {
+        labels,
+        ..ListQuery::all(Kind::new("secrets", ""))
+    };
     let page = store.list(&query).await.unwrap();
     assert_eq!(page.items.len(), 1, "selectors read sealed labels");
     assert_same_as_json(&store, &query).await;
@@ -63,8 +82,14 @@ async fn a_secret_is_plain_nowhere_in_the_database(place: Place) {
 
 async fn an_equal_secret_is_not_written(place: Place) {
     let store = place.open().await;
-    let first = store.write(create(&secret_key("a"), secret("a", CANARY))).await.unwrap();
-    assert_eq!(store.write(replace(&first, secret("a", CANARY))).await.unwrap().version, first.version);
+    let first = store
+        .write(create(&secret_key("a"), secret("a", CANARY)))
+        .await
+        .unwrap();
+    assert_eq!(
+        store.write(replace(&first, secret("a", CANARY))).await.unwrap().version,
+        first.version
+    );
 }
 
 async fn another_seal_key_is_refused_at_the_start(place: Place) {
@@ -89,14 +114,20 @@ async fn a_sealed_row_opens_only_in_its_own_place(place: Place) {
         .await
         .unwrap();
     assert!(matches!(store.get(&secret_key("b")).await, Err(StoreError::Row { .. })));
-    assert_eq!(store.get(&secret_key("a")).await.unwrap().unwrap().object["data"]["password"], "one");
+    assert_eq!(
+        store.get(&secret_key("a")).await.unwrap().unwrap().object["data"]["password"],
+        "one"
+    );
 }
 
 async fn a_kind_that_becomes_sealed_is_sealed_by_its_next_write(place: Place) {
     let mut options = place.options();
     options.sealed_kinds = vec![];
     let store = Store::open(options).await.unwrap();
-    let first = store.write(create(&secret_key("a"), secret("a", CANARY))).await.unwrap();
+    let first = store
+        .write(create(&secret_key("a"), secret("a", CANARY)))
+        .await
+        .unwrap();
     store.close().await;
     let store = place.open().await;
     assert_eq!(store.get(&secret_key("a")).await.unwrap().unwrap().object, first.object);

@@ -49,7 +49,14 @@ async fn check_watch(store: &Store, mut watch: Watch) {
     }
     assert!(watch.next().now_or_never().is_none());
     assert!(shown.is_sorted_by(|a, b| *b == a + 1), "{shown:?}");
-    let newest = store.list(&all()).await.unwrap().items.into_iter().map(|item| item.version).max();
+    let newest = store
+        .list(&all())
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .map(|item| item.version)
+        .max();
     assert_eq!(shown.last().copied(), newest);
 }
 
@@ -90,16 +97,25 @@ async fn a_server_that_is_killed_loses_nothing_that_was_answered() {
         server.kill9().await.unwrap();
         for writer in writers {
             let (written, error) = writer.await.unwrap();
-            assert!(matches!(error, StoreError::Unavailable { .. } | StoreError::Unknown { .. }), "{error:?}");
+            assert!(
+                matches!(error, StoreError::Unavailable { .. } | StoreError::Unknown { .. }),
+                "{error:?}"
+            );
             acknowledged.extend(written);
         }
         let read = store.get(&key("any")).await.unwrap_err();
-        assert!(matches!(read, StoreError::Unavailable { .. } | StoreError::Timeout { .. }), "{read:?}");
+        assert!(
+            matches!(read, StoreError::Unavailable { .. } | StoreError::Timeout { .. }),
+            "{read:?}"
+        );
         server.restart().await.unwrap();
         put_at_last(&store, "after").await;
     }
     for name in &acknowledged {
-        assert!(store.get(&key(name)).await.unwrap().is_some(), "{name} was answered and is gone");
+        assert!(
+            store.get(&key(name)).await.unwrap().is_some(),
+            "{name} was answered and is gone"
+        );
     }
     check_watch(&store, watch).await;
 }
@@ -114,10 +130,17 @@ async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
     put(&store, "a", json!({})).await.unwrap();
     server.pause().unwrap();
     let start = Instant::now();
-    assert!(store.get(&key("a")).await.unwrap().is_some(), "what was just written is at hand");
+    assert!(
+        store.get(&key("a")).await.unwrap().is_some(),
+        "what was just written is at hand"
+    );
     let c = key("c");
     let (written, read, checked) = tokio::join!(put(&store, "b", json!({})), store.get(&c), store.check());
-    for error in [StoreError::from(written.unwrap_err()), read.unwrap_err(), checked.unwrap_err()] {
+    for error in [
+        StoreError::from(written.unwrap_err()),
+        read.unwrap_err(),
+        checked.unwrap_err(),
+    ] {
         let known = matches!(error, StoreError::Timeout { .. } | StoreError::Unavailable { .. });
         assert!(known && error.retry(), "{error:?}");
     }
@@ -135,8 +158,14 @@ async fn a_read_only_database_is_read_and_named() {
     let name = place.database_name();
     server.set_read_only(&name, true).await.unwrap();
     let error = StoreError::from(put(&store, "b", json!({})).await.unwrap_err());
-    assert!(matches!(error, StoreError::ReadOnly { .. }) && error.retry(), "{error:?}");
-    assert_eq!(error.to_string(), format!("write to {}: the database is read-only", place.location()));
+    assert!(
+        matches!(error, StoreError::ReadOnly { .. }) && error.retry(),
+        "{error:?}"
+    );
+    assert_eq!(
+        error.to_string(),
+        format!("write to {}: the database is read-only", place.location())
+    );
     assert!(store.get(&key("a")).await.unwrap().is_some());
     server.set_read_only(&name, false).await.unwrap();
     put_at_last(&store, "b").await;
@@ -155,7 +184,10 @@ async fn a_full_disk_of_the_server_loses_nothing_and_recovers() {
     server.own_folder(&disk.0).unwrap();
     let tablespace = format!("CREATE TABLESPACE small LOCATION '{}'", disk.0.display());
     server.execute("postgres", &tablespace).await.unwrap();
-    server.execute("postgres", "CREATE DATABASE small TABLESPACE small").await.unwrap();
+    server
+        .execute("postgres", "CREATE DATABASE small TABLESPACE small")
+        .await
+        .unwrap();
     let place = Place::of(server.url("small"));
     let store = place.open().await;
     let watch = store.watch(None, 0).unwrap();
@@ -173,13 +205,23 @@ async fn a_full_disk_of_the_server_loses_nothing_and_recovers() {
         }
         assert!(written.len() < 200, "the disk isn't small");
     };
-    assert!(matches!(error, StoreError::DiskFull { .. }) && error.retry(), "{error:?}");
-    assert!(error.to_string().starts_with(&format!("write to {}: the disk is full", place.location())));
+    assert!(
+        matches!(error, StoreError::DiskFull { .. }) && error.retry(),
+        "{error:?}"
+    );
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("write to {}: the disk is full", place.location()))
+    );
     assert!(store.get(&written[0].key).await.unwrap().is_some(), "reading goes on");
     disk.grow();
     put_at_last(&store, "after").await;
     for resource in &written {
-        assert_eq!(store.get(&resource.key).await.unwrap().unwrap().version, resource.version);
+        assert_eq!(
+            store.get(&resource.key).await.unwrap().unwrap().version,
+            resource.version
+        );
     }
     check_watch(&store, watch).await;
     store.close().await;
@@ -192,12 +234,21 @@ struct SmallDisk(std::path::PathBuf);
 impl SmallDisk {
     fn mount(folder: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=24m,mode=0700", "farwater-test"]).arg(folder);
-        mount.output().is_ok_and(|output| output.status.success()).then(|| Self(folder.to_owned()))
+        mount
+            .args(["-t", "tmpfs", "-o", "size=24m,mode=0700", "farwater-test"])
+            .arg(folder);
+        mount
+            .output()
+            .is_ok_and(|output| output.status.success())
+            .then(|| Self(folder.to_owned()))
     }
 
     fn grow(&self) {
-        let mounted = Command::new("mount").args(["-o", "remount,size=200m"]).arg(&self.0).status().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-o", "remount,size=200m"])
+            .arg(&self.0)
+            .status()
+            .unwrap();
         assert!(mounted.success());
     }
 }

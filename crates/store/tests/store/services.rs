@@ -39,7 +39,14 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
             let mut tables = store.tables().await.unwrap();
             let rows = load_service_rows(&mut tables, &uid).await.unwrap();
             assert_eq!(rows, one_by_one(&mut tables, &uid).await, "{uid} {step}");
-            let ServiceRows { assignment, held, member, origin, parameters, report } = &rows;
+            let ServiceRows {
+                assignment,
+                held,
+                member,
+                origin,
+                parameters,
+                report,
+            } = &rows;
             let is_there = [
                 assignment.is_some(),
                 held.is_some(),
@@ -50,7 +57,10 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
                 report.is_some(),
             ];
             assert_eq!(is_there.iter().filter(|there| **there).count(), step, "{uid} {step}");
-            assert_eq!(load_service_rows(&mut tables, "c").await.unwrap(), ServiceRows::default());
+            assert_eq!(
+                load_service_rows(&mut tables, "c").await.unwrap(),
+                ServiceRows::default()
+            );
             let uid = uid.clone();
             let saved = store.transact(move |tx| Box::pin(async move { save(tx, uid, step).await }));
             saved.await.unwrap();
@@ -60,16 +70,51 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
 
 async fn what_is_noted_of_a_service_after_a_restore_trusts_nothing(place: Place) {
     let store = place.open().await;
-    let known =
-        |origin: &str, unasked| Some(ServiceOrigin { service_uid: "a".to_owned(), origin: origin.to_owned(), unasked });
-    store.transact(|tx| Box::pin(async move { save(tx, "a".to_owned(), 0).await })).await.unwrap();
-    store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "1").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("1", false));
-    store.transact(|tx| Box::pin(async move { distrust_sources(tx, None).await })).await.unwrap();
-    store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "2").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("2", true));
-    store.transact(|tx| Box::pin(async move { trust_service_origin(tx, "a").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("2", false));
+    let known = |origin: &str, unasked| {
+        Some(ServiceOrigin {
+            service_uid: "a".to_owned(),
+            origin: origin.to_owned(),
+            unasked,
+        })
+    };
+    store
+        .transact(|tx| Box::pin(async move { save(tx, "a".to_owned(), 0).await }))
+        .await
+        .unwrap();
+    store
+        .transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "1").await }))
+        .await
+        .unwrap();
+    assert_eq!(
+        load_service_origin(&mut store.tables().await.unwrap(), "a")
+            .await
+            .unwrap(),
+        known("1", false)
+    );
+    store
+        .transact(|tx| Box::pin(async move { distrust_sources(tx, None).await }))
+        .await
+        .unwrap();
+    store
+        .transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "2").await }))
+        .await
+        .unwrap();
+    assert_eq!(
+        load_service_origin(&mut store.tables().await.unwrap(), "a")
+            .await
+            .unwrap(),
+        known("2", true)
+    );
+    store
+        .transact(|tx| Box::pin(async move { trust_service_origin(tx, "a").await }))
+        .await
+        .unwrap();
+    assert_eq!(
+        load_service_origin(&mut store.tables().await.unwrap(), "a")
+            .await
+            .unwrap(),
+        known("2", false)
+    );
 }
 
 async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(), farwater_store::StoreError> {
@@ -92,7 +137,16 @@ async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(
         }
         1 => {
             let change_window = "ns/window".to_owned();
-            save_held(tx, &HeldService { service_uid, spec: "{}".to_owned(), change_window, until: 7 }).await
+            save_held(
+                tx,
+                &HeldService {
+                    service_uid,
+                    spec: "{}".to_owned(),
+                    change_window,
+                    until: 7,
+                },
+            )
+            .await
         }
         2 => {
             let row = SetMember {
@@ -111,12 +165,33 @@ async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(
         }
         4 => save_service_origin(tx, &service_uid, "{}").await,
         5 => {
-            let row = ParameterRow { service_uid, mac: "mac".to_owned(), turn: 2, ..ParameterRow::default() };
-            save_parameters(tx, &[Resolved { row, keys: BTreeSet::new() }]).await
+            let row = ParameterRow {
+                service_uid,
+                mac: "mac".to_owned(),
+                turn: 2,
+                ..ParameterRow::default()
+            };
+            save_parameters(
+                tx,
+                &[Resolved {
+                    row,
+                    keys: BTreeSet::new(),
+                }],
+            )
+            .await
         }
         6 => {
             let cluster_uid = "cluster".to_owned();
-            save_report(tx, &Report { service_uid, cluster_uid, received: 9, body: vec![0, 255] }).await
+            save_report(
+                tx,
+                &Report {
+                    service_uid,
+                    cluster_uid,
+                    received: 9,
+                    body: vec![0, 255],
+                },
+            )
+            .await
         }
         _ => Ok(()),
     }

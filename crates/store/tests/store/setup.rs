@@ -38,7 +38,10 @@ pub struct Place {
 
 impl Place {
     pub fn file() -> Self {
-        Self { folder: TempDir::new().unwrap(), database: None }
+        Self {
+            folder: TempDir::new().unwrap(),
+            database: None,
+        }
     }
 
     /// An empty database on the shared server.
@@ -47,12 +50,19 @@ impl Place {
     }
 
     pub fn of(database: String) -> Self {
-        Self { folder: TempDir::new().unwrap(), database: Some(database) }
+        Self {
+            folder: TempDir::new().unwrap(),
+            database: Some(database),
+        }
     }
 
     /// Another, empty place of the same engine.
     pub async fn clone_empty(&self) -> Self {
-        if self.database.is_some() { Self::database().await } else { Self::file() }
+        if self.database.is_some() {
+            Self::database().await
+        } else {
+            Self::file()
+        }
     }
 
     /// The path of the file, even if it doesn't exist.
@@ -93,7 +103,10 @@ impl Place {
         let mut parts = Vec::new();
         for table in ["resources", "changes", "meta", "api_tokens", "data_keys", "kept_values"] {
             // Bytes are dumped as hexadecimal digits, so the digits of the text are searched too.
-            let dump = server.execute(&self.database_name(), &format!("SELECT t.* FROM {table} t")).await.unwrap();
+            let dump = server
+                .execute(&self.database_name(), &format!("SELECT t.* FROM {table} t"))
+                .await
+                .unwrap();
             let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
             if dump.contains(text) || dump.contains(&digits) {
                 parts.push(table.to_owned());
@@ -107,8 +120,13 @@ impl Place {
             let bytes = std::fs::read(path).unwrap();
             bytes.windows(text.len()).any(|window| window == text.as_bytes())
         };
-        let files = std::fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().path());
-        files.filter(|path| has(path)).map(|path| path.display().to_string()).collect()
+        let files = std::fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        files
+            .filter(|path| has(path))
+            .map(|path| path.display().to_string())
+            .collect()
     }
 }
 
@@ -121,7 +139,11 @@ pub fn all() -> ListQuery {
 }
 
 pub fn key(name: &str) -> Key {
-    Key { kind: config_maps(), namespace: "default".to_owned(), name: name.to_owned() }
+    Key {
+        kind: config_maps(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 /// An object for `key` with `data` as its content.
@@ -140,17 +162,26 @@ pub fn labelled(key: &Key, labels: Value) -> Value {
 }
 
 pub fn create(key: &Key, object: Value) -> Write {
-    Write { key: key.clone(), change: Change::Create(object) }
+    Write {
+        key: key.clone(),
+        change: Change::Create(object),
+    }
 }
 
 pub fn replace(current: &Resource, object: Value) -> Write {
     let (uid, version) = (current.uid.clone(), current.version);
-    Write { key: current.key.clone(), change: Change::Replace { uid, version, object } }
+    Write {
+        key: current.key.clone(),
+        change: Change::Replace { uid, version, object },
+    }
 }
 
 pub fn delete(current: &Resource) -> Write {
     let (uid, version) = (current.uid.clone(), current.version);
-    Write { key: current.key.clone(), change: Change::Delete { uid, version } }
+    Write {
+        key: current.key.clone(),
+        change: Change::Delete { uid, version },
+    }
 }
 
 pub async fn put(store: &Store, name: &str, data: Value) -> Result<Resource, WriteError> {
@@ -164,7 +195,10 @@ pub async fn put(store: &Store, name: &str, data: Value) -> Result<Resource, Wri
 /// Checks that a list as JSON equals the parsed list.
 pub async fn assert_same_as_json(store: &Store, query: &ListQuery) {
     let (parsed, json) = (store.list(query).await.unwrap(), store.list_json(query).await.unwrap());
-    assert_eq!((parsed.version, &parsed.next, parsed.items.len()), (json.version, &json.next, json.items.len()));
+    assert_eq!(
+        (parsed.version, &parsed.next, parsed.items.len()),
+        (json.version, &json.next, json.items.len())
+    );
     for (parsed, json) in parsed.items.iter().zip(&json.items) {
         assert_eq!((&parsed.key, parsed.version), (&json.key, json.version));
         assert_eq!(*parsed.object, serde_json::from_slice::<Value>(&json.json).unwrap());
@@ -177,5 +211,8 @@ pub async fn next(watch: &mut Watch) -> WatchEvent {
 }
 
 pub async fn next_result(watch: &mut Watch) -> Result<WatchEvent, WatchError> {
-    tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("no event came").expect("the watch ended")
+    tokio::time::timeout(Duration::from_secs(20), watch.next())
+        .await
+        .expect("no event came")
+        .expect("the watch ended")
 }

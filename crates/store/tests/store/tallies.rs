@@ -14,7 +14,9 @@ on_both_engines!(
 
 /// The states for a value of `status.mood`.
 fn states(_: &str, status: Option<&[u8]>) -> Vec<&'static str> {
-    let status: Value = status.map(|json| serde_json::from_slice(json).unwrap()).unwrap_or_default();
+    let status: Value = status
+        .map(|json| serde_json::from_slice(json).unwrap())
+        .unwrap_or_default();
     match status["mood"].as_str() {
         Some("good") => vec!["good"],
         Some("mixed") => vec!["good", "bad"],
@@ -23,7 +25,11 @@ fn states(_: &str, status: Option<&[u8]>) -> Vec<&'static str> {
     }
 }
 
-const CLASSES: Classes = Classes { version: "1", kinds: &["configmaps"], states };
+const CLASSES: Classes = Classes {
+    version: "1",
+    kinds: &["configmaps"],
+    states,
+};
 
 fn options(place: &Place) -> OpenOptions {
     let mut options = place.options();
@@ -34,7 +40,11 @@ fn options(place: &Place) -> OpenOptions {
 async fn numbers(store: &Store) -> Vec<(String, u64)> {
     let tallies = store.tallies().await.unwrap();
     assert!(tallies.iter().all(|tally| tally.kind == "configmaps"), "{tallies:?}");
-    tallies.into_iter().filter(|tally| tally.number > 0).map(|tally| (tally.state, tally.number)).collect()
+    tallies
+        .into_iter()
+        .filter(|tally| tally.number > 0)
+        .map(|tally| (tally.state, tally.number))
+        .collect()
 }
 
 /// The same numbers, counted from the resources themselves.
@@ -107,7 +117,11 @@ async fn other_rules_have_everything_counted_anew(place: Place) {
     assert_eq!(numbers(&store).await, [("none".to_owned(), 2_100)]);
     store.close().await;
     let mut other = options(&place);
-    other.classes = Some(Classes { version: "2", states: |_, _| vec!["any"], ..CLASSES });
+    other.classes = Some(Classes {
+        version: "2",
+        states: |_, _| vec!["any"],
+        ..CLASSES
+    });
     let store = Store::open(other).await.unwrap();
     assert_eq!(numbers(&store).await, [("any".to_owned(), 2_100)]);
     store.close().await;

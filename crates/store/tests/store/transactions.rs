@@ -51,7 +51,10 @@ async fn what_a_source_serves_is_read_with_its_own_repository(place: Place) {
         let mut seen = 0;
         while seen < TIMES {
             let (origin, revision) = load_served(&mut store.tables().await.unwrap(), "s").await.unwrap();
-            assert_eq!(origin.as_ref().map(|o| &o.commit_id), revision.as_ref().map(|r| &r.commit));
+            assert_eq!(
+                origin.as_ref().map(|o| &o.commit_id),
+                revision.as_ref().map(|r| &r.commit)
+            );
             seen = origin.map_or(0, |origin| origin.root.parse().unwrap());
         }
     };
@@ -66,7 +69,12 @@ async fn what_a_source_serves_is_read_with_its_own_repository(place: Place) {
                 fetched: 0,
                 taken: Taken::default(),
             };
-            let origin = SourceOrigin { source_uid, root: n.to_string(), commit_id: commit, unasked: false };
+            let origin = SourceOrigin {
+                source_uid,
+                root: n.to_string(),
+                commit_id: commit,
+                unasked: false,
+            };
             let both = store.transact(move |tx| {
                 Box::pin(async move {
                     save_source_origin(tx, &origin).await?;
@@ -88,7 +96,8 @@ async fn a_closure_that_gives_up_leaves_nothing(place: Place) {
             Box::pin(async move {
                 tx.put_meta("a", "1").await?;
                 tx.write(create(&key("a"), object(&key("a"), json!({})))).await?;
-                tx.write(create(&key("taken"), object(&key("taken"), json!({})))).await?;
+                tx.write(create(&key("taken"), object(&key("taken"), json!({}))))
+                    .await?;
                 Ok(())
             })
         })
@@ -171,7 +180,10 @@ impl ChangeHook for Marks {
             for change in changes {
                 let mark = sqlx::query("INSERT INTO meta (name, value) VALUES ($1, $2)");
                 let name = format!("mark-{}", change.key.name);
-                mark.bind(name).bind(change.version.to_string()).execute(&mut *connection).await?;
+                mark.bind(name)
+                    .bind(change.version.to_string())
+                    .execute(&mut *connection)
+                    .await?;
             }
             Ok(())
         })
@@ -218,12 +230,18 @@ async fn tokens_are_found_until_they_expire_or_their_object_goes(place: Place) {
     for token in [token(1, Some(200)), token(2, None), token(3, Some(400))] {
         store.insert_token(token).await.unwrap();
     }
-    assert_eq!(store.find_token(&[1; 32], 199).await.unwrap(), Some(token(1, Some(200))));
+    assert_eq!(
+        store.find_token(&[1; 32], 199).await.unwrap(),
+        Some(token(1, Some(200)))
+    );
     assert_eq!(store.find_token(&[1; 32], 200).await.unwrap(), None);
     assert_eq!(store.find_token(&[9; 32], 0).await.unwrap(), None);
     assert_eq!(store.expire_tokens(300).await.unwrap(), 1);
     assert_eq!(store.find_token(&[1; 32], 0).await.unwrap(), None);
-    let ended = store.transact(|tx| Box::pin(async move { tx.delete_bound_tokens("sa2").await })).await.unwrap();
+    let ended = store
+        .transact(|tx| Box::pin(async move { tx.delete_bound_tokens("sa2").await }))
+        .await
+        .unwrap();
     assert_eq!(ended, 1);
     assert_eq!(store.find_token(&[2; 32], 0).await.unwrap(), None);
     assert!(store.delete_token(&[3; 32]).await.unwrap());
@@ -246,8 +264,13 @@ async fn a_row_whose_resource_is_no_more_is_found(place: Place) {
             assigned: None,
             why: "{}".to_owned(),
         };
-        store.transact(move |tx| Box::pin(async move { save_assignment(tx, &row).await })).await.unwrap();
+        store
+            .transact(move |tx| Box::pin(async move { save_assignment(tx, &row).await }))
+            .await
+            .unwrap();
     }
-    let found = services_gone(&mut store.tables().await.unwrap(), &here.kind).await.unwrap();
+    let found = services_gone(&mut store.tables().await.unwrap(), &here.kind)
+        .await
+        .unwrap();
     assert_eq!(found, [(gone.namespace, gone.name)]);
 }

@@ -47,7 +47,10 @@ async fn every_watcher_sees_every_write_once_and_in_order(place: Place) {
                 for n in 0..WRITES {
                     let data = json!({"writer": writer, "n": n});
                     let resource = put(&store, &format!("w{writer}"), data.clone()).await.unwrap();
-                    assert!(store.position() >= resource.version, "an answered write is behind the position");
+                    assert!(
+                        store.position() >= resource.version,
+                        "an answered write is behind the position"
+                    );
                     written.push((resource.version, data));
                 }
                 assert!(written.is_sorted_by_key(|(version, _)| *version));
@@ -55,8 +58,11 @@ async fn every_watcher_sees_every_write_once_and_in_order(place: Place) {
             })
         })
         .collect();
-    let written: HashMap<_, _> =
-        futures::future::join_all(writers).await.into_iter().flat_map(Result::unwrap).collect();
+    let written: HashMap<_, _> = futures::future::join_all(writers)
+        .await
+        .into_iter()
+        .flat_map(Result::unwrap)
+        .collect();
     assert_eq!(written.len() as u64, WRITERS * WRITES, "no number is taken twice");
     for watcher in watchers {
         assert_eq!(watcher.await.unwrap(), written);
@@ -71,9 +77,16 @@ async fn a_watch_resumes_across_a_restart(place: Place) {
     let mut watch = store.watch(None, 0).unwrap();
     assert_eq!(next(&mut watch).await.version, 1);
     store.close().await;
-    assert!(!place.path().with_extension("db-wal").exists(), "a closed file has no log beside it");
+    assert!(
+        !place.path().with_extension("db-wal").exists(),
+        "a closed file has no log beside it"
+    );
     let rest: Vec<u64> = watch.map(|event| event.unwrap().version).collect().await;
-    assert_eq!(rest, [2, 3, 4, 5], "a closing store shows what it has, then ends the watch");
+    assert_eq!(
+        rest,
+        [2, 3, 4, 5],
+        "a closing store shows what it has, then ends the watch"
+    );
 
     let store = place.open().await;
     assert_eq!(store.position(), 5);
@@ -87,17 +100,32 @@ async fn a_watch_resumes_across_a_restart(place: Place) {
 async fn a_change_tells_the_labels_before_and_after(place: Place) {
     let store = place.open().await;
     let mut watch = store.watch(Some(config_maps()), 0).unwrap();
-    let red = store.write(create(&key("a"), labelled(&key("a"), json!({"colour": "red"})))).await.unwrap();
-    let blue = store.write(replace(&red, labelled(&key("a"), json!({"colour": "blue"})))).await.unwrap();
+    let red = store
+        .write(create(&key("a"), labelled(&key("a"), json!({"colour": "red"}))))
+        .await
+        .unwrap();
+    let blue = store
+        .write(replace(&red, labelled(&key("a"), json!({"colour": "blue"}))))
+        .await
+        .unwrap();
     store.write(delete(&blue)).await.unwrap();
     let colour = |labels: &std::collections::BTreeMap<String, String>| labels.get("colour").cloned();
     let created = next(&mut watch).await;
-    assert_eq!((created.operation, colour(&created.old_labels)), (Operation::Created, None));
+    assert_eq!(
+        (created.operation, colour(&created.old_labels)),
+        (Operation::Created, None)
+    );
     let updated = next(&mut watch).await;
-    assert_eq!((updated.operation, colour(&updated.old_labels).as_deref()), (Operation::Updated, Some("red")));
+    assert_eq!(
+        (updated.operation, colour(&updated.old_labels).as_deref()),
+        (Operation::Updated, Some("red"))
+    );
     assert_eq!(updated.object["metadata"]["labels"]["colour"], "blue");
     let deleted = next(&mut watch).await;
-    assert_eq!((deleted.operation, colour(&deleted.old_labels).as_deref()), (Operation::Deleted, Some("blue")));
+    assert_eq!(
+        (deleted.operation, colour(&deleted.old_labels).as_deref()),
+        (Operation::Deleted, Some("blue"))
+    );
     assert_eq!(deleted.object["metadata"]["resourceVersion"], "3");
 }
 
@@ -122,9 +150,15 @@ async fn a_watcher_that_lags_is_told_and_ends(place: Place) {
     for n in 0..20 {
         put(&store, "a", json!({"n": n})).await.unwrap();
     }
-    assert_eq!(next_result(&mut watch).await.unwrap_err(), WatchError::Lagged { seen: 0, oldest: 10 });
+    assert_eq!(
+        next_result(&mut watch).await.unwrap_err(),
+        WatchError::Lagged { seen: 0, oldest: 10 }
+    );
     assert!(watch.next().await.is_none());
-    assert!(matches!(store.watch(None, 9), Err(WatchError::Compacted { from: 9, oldest: 10 })));
+    assert!(matches!(
+        store.watch(None, 9),
+        Err(WatchError::Compacted { from: 9, oldest: 10 })
+    ));
     assert_eq!(next(&mut store.watch(None, 10).unwrap()).await.version, 11);
 }
 
@@ -133,20 +167,31 @@ async fn the_ring_is_bounded_in_bytes_too(place: Place) {
     options.ring_bytes = 10_000;
     let store = Store::open(options).await.unwrap();
     for n in 0..10 {
-        put(&store, "a", json!({"n": n, "text": "x".repeat(3_000)})).await.unwrap();
+        put(&store, "a", json!({"n": n, "text": "x".repeat(3_000)}))
+            .await
+            .unwrap();
     }
-    assert!(matches!(store.watch(None, 6), Err(WatchError::Compacted { oldest: 7, .. })));
+    assert!(matches!(
+        store.watch(None, 6),
+        Err(WatchError::Compacted { oldest: 7, .. })
+    ));
     store.close().await;
     let mut options = place.options();
     options.ring_bytes = 10_000;
     let store = Store::open(options).await.unwrap();
-    assert!(matches!(store.watch(None, 6), Err(WatchError::Compacted { oldest: 7, .. })));
+    assert!(matches!(
+        store.watch(None, 6),
+        Err(WatchError::Compacted { oldest: 7, .. })
+    ));
     assert_eq!(next(&mut store.watch(None, 7).unwrap()).await.version, 8);
 }
 
 async fn compacted_changes_stay_gone_after_a_restart(place: Place) {
     let mut options = place.options();
-    options.compact_after = CompactAfter { versions: 10, age: Duration::ZERO };
+    options.compact_after = CompactAfter {
+        versions: 10,
+        age: Duration::ZERO,
+    };
     let store = Store::open(options).await.unwrap();
     for n in 0..50 {
         put(&store, "a", json!({"n": n})).await.unwrap();
@@ -155,7 +200,9 @@ async fn compacted_changes_stay_gone_after_a_restart(place: Place) {
     store.close().await;
 
     let store = place.open().await;
-    let Err(WatchError::Compacted { oldest, .. }) = store.watch(None, 0) else { panic!("not compacted") };
+    let Err(WatchError::Compacted { oldest, .. }) = store.watch(None, 0) else {
+        panic!("not compacted")
+    };
     assert!((25..=40).contains(&oldest), "changes up to {oldest} are gone");
     let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM changes")
         .fetch_one(&mut *store.tables().await.unwrap())

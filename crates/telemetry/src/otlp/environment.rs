@@ -51,8 +51,11 @@ impl Environment {
         if environment.is_off() {
             return Ok(environment);
         }
-        const PROTOCOLS: [&str; 3] =
-            ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL"];
+        const PROTOCOLS: [&str; 3] = [
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL",
+        ];
         for name in PROTOCOLS {
             if let Some(value) = get(name).filter(|value| value != "http/protobuf") {
                 return Err(wrong(name, &value, "only http/protobuf is spoken"));
@@ -77,7 +80,11 @@ impl Environment {
 }
 
 fn wrong(variable: &'static str, value: &str, expected: &'static str) -> EnvironmentError {
-    EnvironmentError { variable, value: value.to_owned(), expected }
+    EnvironmentError {
+        variable,
+        value: value.to_owned(),
+        expected,
+    }
 }
 
 /// A trace has no parent elsewhere, so that `parentbased_…` comes to the same.
@@ -91,7 +98,9 @@ fn sampler(name: Option<String>, argument: Option<String>) -> Result<Sampler, En
             let text = argument.unwrap_or_else(|| "1.0".to_owned());
             let ratio = text.parse::<f64>().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
             let expected = "expected a number between 0 and 1";
-            ratio.map(Sampler::TraceIdRatioBased).ok_or_else(|| wrong("OTEL_TRACES_SAMPLER_ARG", &text, expected))
+            ratio
+                .map(Sampler::TraceIdRatioBased)
+                .ok_or_else(|| wrong("OTEL_TRACES_SAMPLER_ARG", &text, expected))
         }
         _ => Err(wrong(NAME, &name, "expected always_on, always_off or traceidratio")),
     }
@@ -102,8 +111,12 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Environment, String> {
-        let find =
-            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let find = |name: &str| {
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         Environment::read(find).map_err(|error| error.to_string())
     }
 
@@ -133,7 +146,11 @@ mod tests {
         check(("OTEL_TRACES_EXPORTER", "zipkin"), "otlp");
         check(("OTEL_EXPORTER_OTLP_CLIENT_KEY", "key.pem"), "client certificates");
         let ratio = ("OTEL_TRACES_SAMPLER", "traceidratio");
-        assert!(read(&[on, ratio, ("OTEL_TRACES_SAMPLER_ARG", "2")]).unwrap_err().contains("between 0 and 1"));
+        assert!(
+            read(&[on, ratio, ("OTEL_TRACES_SAMPLER_ARG", "2")])
+                .unwrap_err()
+                .contains("between 0 and 1")
+        );
         let ratio = read(&[on, ratio, ("OTEL_TRACES_SAMPLER_ARG", "0.25")]).unwrap();
         assert!(matches!(ratio.sampler, Sampler::TraceIdRatioBased(ratio) if ratio == 0.25));
     }

@@ -31,7 +31,10 @@ const MAX_ANSWER: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum SenderError {
     #[error("read the authorities of the OTLP endpoint from {}", path.display())]
-    Certificate { path: PathBuf, source: rustls::pki_types::pem::Error },
+    Certificate {
+        path: PathBuf,
+        source: rustls::pki_types::pem::Error,
+    },
     #[error("trust the authorities of the OTLP endpoint")]
     Trust(#[from] rustls::Error),
     #[error("send over OTLP: there is no runtime")]
@@ -52,7 +55,10 @@ impl Sender {
         let mut roots = RootCertStore::empty();
         match certificate {
             Some(path) => {
-                let wrong = |source| SenderError::Certificate { path: path.to_owned(), source };
+                let wrong = |source| SenderError::Certificate {
+                    path: path.to_owned(),
+                    source,
+                };
                 for certificate in CertificateDer::pem_file_iter(path).map_err(wrong)? {
                     roots.add(certificate.map_err(wrong)?)?;
                 }
@@ -70,14 +76,21 @@ impl Sender {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(PATIENCE));
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions().wrap_connector(tcp);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(1)
             .build(connector);
-        Ok(Self { runtime: Handle::try_current()?, client, is_failing: Arc::default() })
+        Ok(Self {
+            runtime: Handle::try_current()?,
+            client,
+            is_failing: Arc::default(),
+        })
     }
 
     fn note(&self, outcome: &Result<Response<Bytes>, HttpError>) {
@@ -89,7 +102,10 @@ impl Sender {
         let was_failing = self.is_failing.swap(problem.is_some(), Ordering::Relaxed);
         match problem {
             Some(problem) if !was_failing => {
-                tracing::warn!(problem, "the OTLP endpoint takes nothing; what waits too long is dropped")
+                tracing::warn!(
+                    problem,
+                    "the OTLP endpoint takes nothing; what waits too long is dropped"
+                )
             }
             None if was_failing => tracing::info!("the OTLP endpoint takes logs and traces again"),
             _ => {}
@@ -111,7 +127,9 @@ impl HttpClient for Sender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         // Timers are made in the runtime, too: a thread of the SDK has none.
-        let sending = self.runtime.spawn(async move { timeout(PATIENCE, send(client, request)).await });
+        let sending = self
+            .runtime
+            .spawn(async move { timeout(PATIENCE, send(client, request)).await });
         let outcome = match sending.await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(format!("no answer within {} s", PATIENCE.as_secs()).into()),

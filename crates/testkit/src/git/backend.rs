@@ -34,7 +34,10 @@ impl UnderWay {
         *state.under_way.entry(repository.clone()).or_default() += 1;
         state.counts.most_at_once = state.counts.most_at_once.max(state.under_way.values().sum());
         state.counts.most_of_one = state.counts.most_of_one.max(state.under_way[&repository]);
-        Self { shared: shared.clone(), repository }
+        Self {
+            shared: shared.clone(),
+            repository,
+        }
     }
 }
 
@@ -55,7 +58,10 @@ pub(super) async fn answer(
     let fault = {
         let mut state = shared.state();
         state.counts.requests += 1;
-        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         state.authorizations.extend(sent.map(str::to_owned));
         if !is_authorized(&state.auth, request.headers()) {
             state.counts.unauthorized += 1;
@@ -67,7 +73,10 @@ pub(super) async fn answer(
         Fault::Delay(pause) => tokio::time::sleep(pause).await,
         Fault::Stall => std::future::pending().await,
         Fault::Status(status) => {
-            return Ok(plain(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "fault"));
+            return Ok(plain(
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                "fault",
+            ));
         }
         Fault::Redirect(to) => {
             let mut response = plain(StatusCode::MOVED_PERMANENTLY, "");
@@ -90,7 +99,10 @@ pub(super) async fn answer(
 async fn answer_lfs(shared: &Shared, origin: &str, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let answer = shared.state().lfs.answer(origin, &parts.method, parts.uri.path(), &parts.headers, &body);
+    let answer = shared
+        .state()
+        .lfs
+        .answer(origin, &parts.method, parts.uri.path(), &parts.headers, &body);
     answer.map(|body| Full::new(body).map_err(|never| match never {}).boxed_unsync())
 }
 
@@ -100,13 +112,21 @@ fn is_authorized(auth: &Auth, headers: &HeaderMap) -> bool {
         Auth::Basic { username, password } => format!("Basic {}", STANDARD.encode(format!("{username}:{password}"))),
         Auth::Bearer(token) => format!("Bearer {token}"),
     };
-    headers.get(header::AUTHORIZATION).is_some_and(|found| found == wanted.as_str())
+    headers
+        .get(header::AUTHORIZATION)
+        .is_some_and(|found| found == wanted.as_str())
 }
 
 fn unauthorized(auth: &Auth) -> Response<Body> {
     let mut response = plain(StatusCode::UNAUTHORIZED, "who are you?");
-    let challenge = if matches!(auth, Auth::Bearer(_)) { "Bearer" } else { "Basic realm=\"test\"" };
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static(challenge));
+    let challenge = if matches!(auth, Auth::Bearer(_)) {
+        "Bearer"
+    } else {
+        "Basic realm=\"test\""
+    };
+    response
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static(challenge));
     response
 }
 
@@ -126,12 +146,26 @@ async fn run(
     let (parts, body) = request.into_parts();
     let body = body.collect().await.context("read the request")?.to_bytes();
     let is_pack = count(&shared, &parts.headers, &body);
-    let header = |name: &str| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let header = |name: &str| {
+        parts
+            .headers
+            .get(name)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default()
+    };
     let mut child = Command::from(crate::process::bare_command("git"))
         .arg("http-backend")
         .env("GIT_PROJECT_ROOT", shared.root.path())
-        .envs([("GIT_HTTP_EXPORT_ALL", "1"), ("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null")])
-        .envs([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "safe.directory"), ("GIT_CONFIG_VALUE_0", "*")])
+        .envs([
+            ("GIT_HTTP_EXPORT_ALL", "1"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ])
+        .envs([
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "safe.directory"),
+            ("GIT_CONFIG_VALUE_0", "*"),
+        ])
         .env("REQUEST_METHOD", parts.method.as_str())
         .env("PATH_INFO", parts.uri.path())
         .env("QUERY_STRING", parts.uri.query().unwrap_or_default())
@@ -147,7 +181,9 @@ async fn run(
         .kill_on_drop(true)
         .spawn()
         .context("run git")?;
-    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else { bail!("no pipes") };
+    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        bail!("no pipes")
+    };
     tokio::spawn(async move {
         // A backend that has read enough closes the pipe.
         let _ = stdin.write_all(&body).await;

@@ -29,10 +29,16 @@ impl Repository {
 
     /// Creates a repository with `sha1` or `sha256` as object format.
     pub fn create_with(path: &Path, format: &str) -> Result<Self> {
-        let repository = Self { path: path.to_owned(), author: None };
+        let repository = Self {
+            path: path.to_owned(),
+            author: None,
+        };
         std::fs::create_dir_all(path)?;
         let format = format!("--object-format={format}");
-        repository.git(&["init", "--quiet", "--bare", "--initial-branch=main", &format, "."], b"")?;
+        repository.git(
+            &["init", "--quiet", "--bare", "--initial-branch=main", &format, "."],
+            b"",
+        )?;
         // As on large hosts.
         repository.git(&["config", "uploadpack.allowAnySHA1InWant", "true"], b"")?;
         repository.git(&["config", "gc.auto", "0"], b"")?;
@@ -42,7 +48,10 @@ impl Repository {
     /// The same repository, but with another author of commits: `Name <address>`.
     #[must_use]
     pub fn by(&self, author: &str) -> Self {
-        Self { author: Some(author.to_owned()), ..self.clone() }
+        Self {
+            author: Some(author.to_owned()),
+            ..self.clone()
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -53,12 +62,19 @@ impl Repository {
     /// symlink. Returns the commit's id.
     pub fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
         let parent = self.branch(branch);
-        self.import(branch, parent.as_deref(), true, files.iter().map(|(p, c)| (*p, Some(*c))))
+        self.import(
+            branch,
+            parent.as_deref(),
+            true,
+            files.iter().map(|(p, c)| (*p, Some(*c))),
+        )
     }
 
     /// Changes some files of a branch. `None` deletes a file.
     pub fn change(&self, branch: &str, changes: &[(&str, Option<&str>)]) -> Result<String> {
-        let parent = self.branch(branch).with_context(|| format!("branch {branch} doesn't exist"))?;
+        let parent = self
+            .branch(branch)
+            .with_context(|| format!("branch {branch} doesn't exist"))?;
         self.import(branch, Some(&parent), false, changes.iter().copied())
     }
 
@@ -70,7 +86,11 @@ impl Repository {
 
     /// The current commit of a branch.
     pub fn branch(&self, branch: &str) -> Option<String> {
-        self.git(&["rev-parse", "--verify", "--quiet", &format!("refs/heads/{branch}")], b"").ok()
+        self.git(
+            &["rev-parse", "--verify", "--quiet", &format!("refs/heads/{branch}")],
+            b"",
+        )
+        .ok()
     }
 
     pub fn delete_branch(&self, branch: &str) -> Result<()> {
@@ -131,7 +151,11 @@ impl Repository {
         files: impl Iterator<Item = (&'f str, Option<&'f str>)>,
     ) -> Result<String> {
         let time = CLOCK.fetch_add(1, Ordering::Relaxed);
-        let author = self.author.as_ref().map(|author| format!("author {author} {time} +0000\n")).unwrap_or_default();
+        let author = self
+            .author
+            .as_ref()
+            .map(|author| format!("author {author} {time} +0000\n"))
+            .unwrap_or_default();
         let committer = format!("committer Test <test@example.com> {time} +0000\n");
         let mut stream = format!("commit refs/heads/{branch}\n{author}{committer}").into_bytes();
         stream.extend_from_slice(b"data 6\nchange\n");
@@ -145,7 +169,9 @@ impl Repository {
             match content {
                 None => writeln!(stream, "D {path}")?,
                 Some(content) => {
-                    let (mode, content) = content.strip_prefix("-> ").map_or(("100644", content), |t| ("120000", t));
+                    let (mode, content) = content
+                        .strip_prefix("-> ")
+                        .map_or(("100644", content), |t| ("120000", t));
                     writeln!(stream, "M {mode} inline {path}\ndata {}\n{content}", content.len())?;
                 }
             }
@@ -162,9 +188,16 @@ impl Repository {
         let mut child = command
             .args(args)
             .current_dir(&self.path)
-            .envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")])
+            .envs([
+                ("GIT_CONFIG_NOSYSTEM", "1"),
+                ("GIT_CONFIG_GLOBAL", "/dev/null"),
+                ("HOME", "/nonexistent"),
+            ])
             .envs([("GIT_AUTHOR_NAME", "Test"), ("GIT_AUTHOR_EMAIL", "test@example.com")])
-            .envs([("GIT_COMMITTER_NAME", "Test"), ("GIT_COMMITTER_EMAIL", "test@example.com")])
+            .envs([
+                ("GIT_COMMITTER_NAME", "Test"),
+                ("GIT_COMMITTER_EMAIL", "test@example.com"),
+            ])
             .envs([("GIT_AUTHOR_DATE", &time), ("GIT_COMMITTER_DATE", &time)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -178,7 +211,11 @@ impl Repository {
         let output = child.wait_with_output().context("wait for git")?;
         let _ = writer.join();
         if !output.status.success() {
-            bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "git {}: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }

@@ -37,7 +37,10 @@ pub struct Object {
 impl Request {
     /// Whether it is a list without a label selector, whose size depends on other users' objects.
     pub fn is_unfiltered_list(&self) -> bool {
-        let mut selectors = self.uri.split(['?', '&']).filter_map(|parameter| parameter.strip_prefix("labelSelector="));
+        let mut selectors = self
+            .uri
+            .split(['?', '&'])
+            .filter_map(|parameter| parameter.strip_prefix("labelSelector="));
         self.verb == "list" && selectors.all(str::is_empty)
     }
 }
@@ -52,7 +55,10 @@ impl PlaneOptions {
 impl Plane {
     /// Requests of [`AUDITED`] since then. Only for an own plane with [`PlaneOptions::audited`].
     pub fn requests(&self, since: Timestamp) -> Result<Vec<Request>> {
-        let running = self.running.as_ref().context("the plane is shared: its log is not available")?;
+        let running = self
+            .running
+            .as_ref()
+            .context("the plane is shared: its log is not available")?;
         let path = running.settings.audit_log();
         let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         // The last line may be incomplete.
@@ -83,8 +89,16 @@ mod tests {
     use crate::kube::ADMIN;
 
     fn list(uri: &str) -> Request {
-        let object = Object { resource: "configmaps".to_owned(), ..Object::default() };
-        Request { at: Timestamp::UNIX_EPOCH, verb: "list".to_owned(), uri: uri.to_owned(), object }
+        let object = Object {
+            resource: "configmaps".to_owned(),
+            ..Object::default()
+        };
+        Request {
+            at: Timestamp::UNIX_EPOCH,
+            verb: "list".to_owned(),
+            uri: uri.to_owned(),
+            object,
+        }
     }
 
     #[test]
@@ -92,12 +106,20 @@ mod tests {
         assert!(list("/api/v1/configmaps?limit=500").is_unfiltered_list());
         assert!(list("/api/v1/configmaps?limit=500&labelSelector=").is_unfiltered_list());
         assert!(!list("/api/v1/configmaps?limit=500&labelSelector=a%3Db").is_unfiltered_list());
-        assert!(!Request { verb: "watch".to_owned(), ..list("/api/v1/configmaps?watch=1") }.is_unfiltered_list());
+        assert!(
+            !Request {
+                verb: "watch".to_owned(),
+                ..list("/api/v1/configmaps?watch=1")
+            }
+            .is_unfiltered_list()
+        );
     }
 
     #[tokio::test]
     async fn one_users_requests_are_noted_and_nobody_elses() {
-        let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await.unwrap();
+        let plane = Plane::start_with(PlaneOptions::without_nodes().audited())
+            .await
+            .unwrap();
         let since = Timestamp::now();
         for user in [ADMIN, AUDITED] {
             let maps: Api<ConfigMap> = Api::namespaced(plane.client_as(user).await.unwrap(), "default");
@@ -105,7 +127,10 @@ mod tests {
             assert!(maps.get_opt("none").await.unwrap().is_none());
         }
         let requests = plane.requests(since).unwrap();
-        let seen: Vec<_> = requests.iter().map(|one| (one.verb.as_str(), one.object.name.as_str())).collect();
+        let seen: Vec<_> = requests
+            .iter()
+            .map(|one| (one.verb.as_str(), one.object.name.as_str()))
+            .collect();
         assert_eq!(seen, [("list", ""), ("get", "none")]);
         assert_eq!(requests[0].object.resource, "configmaps");
         assert!(plane.requests(Timestamp::now()).unwrap().is_empty());

@@ -32,7 +32,10 @@ pub(crate) struct Place {
 
 impl Default for Place {
     fn default() -> Self {
-        Self { address: Ipv4Addr::LOCALHOST, network_of: None }
+        Self {
+            address: Ipv4Addr::LOCALHOST,
+            network_of: None,
+        }
     }
 }
 
@@ -56,13 +59,24 @@ pub(super) struct Settings {
 impl Settings {
     /// Chooses ports and writes the files that the parts read.
     pub(super) fn choose(tools: Tools, dir: &Path, place: Place, audited: bool) -> Result<Self> {
-        let tokens = [ADMIN, AUDITED].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect();
+        let tokens = [ADMIN, AUDITED]
+            .into_iter()
+            .chain(USERS)
+            .map(|user| (user.to_owned(), token()))
+            .collect();
         let settings = Self::pick_ports(tools, dir, place, tokens, audited)?;
         let key = KeyPair::generate().context("make the service accounts' key")?;
         std::fs::write(settings.file("sa.key"), key.serialize_pem())?;
-        std::fs::write(settings.file("sa.pub"), pem("PUBLIC KEY", &key.subject_public_key_info()))?;
+        std::fs::write(
+            settings.file("sa.pub"),
+            pem("PUBLIC KEY", &key.subject_public_key_info()),
+        )?;
         let lines = settings.tokens.iter().map(|(user, token)| {
-            let groups = if user == ADMIN || user == AUDITED { ",\"system:masters\"" } else { "" };
+            let groups = if user == ADMIN || user == AUDITED {
+                ",\"system:masters\""
+            } else {
+                ""
+            };
             format!("{token},{user},{user}{groups}\n")
         });
         std::fs::write(settings.file("tokens.csv"), lines.collect::<String>())?;
@@ -76,9 +90,18 @@ impl Settings {
     /// the server creates its own certificate.
     pub(super) fn copy(&self, dir: &Path) -> Result<Self> {
         let kept = ["etcd", "sa.key", "sa.pub", "tokens.csv"].map(|name| self.file(name));
-        let copied = bare_command("cp").arg("-a").args(kept).arg(dir).output().context("run cp")?;
+        let copied = bare_command("cp")
+            .arg("-a")
+            .args(kept)
+            .arg(dir)
+            .output()
+            .context("run cp")?;
         if !copied.status.success() {
-            bail!("copy {}: {}", self.dir.display(), String::from_utf8_lossy(&copied.stderr));
+            bail!(
+                "copy {}: {}",
+                self.dir.display(),
+                String::from_utf8_lossy(&copied.stderr)
+            );
         }
         Self::pick_ports(self.tools.clone(), dir, self.place, self.tokens.clone(), false)
     }
@@ -136,7 +159,10 @@ impl Settings {
         let (mut command, flags) = match part {
             Part::Etcd => (self.tools.kubernetes("etcd"), self.etcd()),
             Part::ApiServer => (self.tools.kubernetes("kube-apiserver"), self.api_server()),
-            Part::ControllerManager => (self.tools.kubernetes("kube-controller-manager"), self.controller_manager()),
+            Part::ControllerManager => (
+                self.tools.kubernetes("kube-controller-manager"),
+                self.controller_manager(),
+            ),
             Part::Scheduler => (self.tools.kubernetes("kube-scheduler"), self.scheduler()),
             Part::Kwok => (bare_command(self.tools.kwok()), self.kwok()),
         };
@@ -182,7 +208,10 @@ impl Settings {
         if !self.audited {
             return flags.done();
         }
-        flags.path("--audit-policy-file", self.audit_policy()).path("--audit-log-path", self.audit_log()).done()
+        flags
+            .path("--audit-policy-file", self.audit_policy())
+            .path("--audit-log-path", self.audit_log())
+            .done()
     }
 
     fn controller_manager(&self) -> Vec<OsString> {

@@ -16,7 +16,10 @@ use super::{ADMIN, Plane, flags::Settings};
 /// Written as JSON, which is valid YAML. Contains no paths, so that it can be copied.
 pub(super) fn write(path: &Path, settings: &Settings) -> Result<()> {
     let ca = fs::read(settings.ca()).context("read the server's CA")?;
-    let users = settings.tokens.iter().map(|(user, token)| json!({"name": user, "user": {"token": token}}));
+    let users = settings
+        .tokens
+        .iter()
+        .map(|(user, token)| json!({"name": user, "user": {"token": token}}));
     let contexts = settings
         .tokens
         .iter()
@@ -49,6 +52,12 @@ impl Plane {
 
 fn save(path: &Path, config: &Value) -> Result<()> {
     let text = serde_json::to_vec_pretty(config)?;
-    let file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(&text)).with_context(|| format!("write {}", path.display()))
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path);
+    file.and_then(|mut file| file.write_all(&text))
+        .with_context(|| format!("write {}", path.display()))
 }

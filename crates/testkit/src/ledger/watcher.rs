@@ -76,16 +76,33 @@ impl Watcher {
             WatchEvent::Deleted(object) => (object, Event::Deleted),
             WatchEvent::Bookmark(bookmark) => {
                 let version: u64 = bookmark.metadata.resource_version.parse()?;
-                ensure!(version >= self.version, "a bookmark went back from {} to {version}", self.version);
+                ensure!(
+                    version >= self.version,
+                    "a bookmark went back from {} to {version}",
+                    self.version
+                );
                 self.version = version;
                 return Ok(());
             }
             WatchEvent::Error(status) => bail!("the watch from {} ended with {status}", self.version),
         };
-        let version: u64 = object.resource_version().context("an event has a resourceVersion")?.parse()?;
-        ensure!(version > self.version, "version {version} of {} came after {}", object.name_any(), self.version);
+        let version: u64 = object
+            .resource_version()
+            .context("an event has a resourceVersion")?
+            .parse()?;
+        ensure!(
+            version > self.version,
+            "version {version} of {} came after {}",
+            object.name_any(),
+            self.version
+        );
         self.version = version;
-        self.seen.push(Seen { version, event, name: object.name_any(), value: value_of(&object) });
+        self.seen.push(Seen {
+            version,
+            event,
+            name: object.name_any(),
+            value: value_of(&object),
+        });
         Ok(())
     }
 }
@@ -124,7 +141,13 @@ pub(super) fn compare(ledger: &Ledger, first: &Picture, seen: &[Seen], last: &Pi
 /// The picture of a client that follows the events, and each event that makes no sense to it.
 fn replay(first: &Picture, seen: &[Seen]) -> (Picture, Vec<String>) {
     let (mut picture, mut faults) = (first.clone(), Vec::new());
-    for Seen { version, event, name, value } in seen {
+    for Seen {
+        version,
+        event,
+        name,
+        value,
+    } in seen
+    {
         let before = match event {
             Event::Deleted => picture.remove(name),
             Event::Added | Event::Modified => picture.insert(name.clone(), value.clone()),
@@ -135,7 +158,9 @@ fn replay(first: &Picture, seen: &[Seen]) -> (Picture, Vec<String>) {
             Event::Deleted => before.as_ref() == Some(value),
         };
         if !fits {
-            faults.push(format!("{event:?} {name}={value} at {version} came when it was {before:?}"));
+            faults.push(format!(
+                "{event:?} {name}={value} at {version} came when it was {before:?}"
+            ));
         }
     }
     (picture, faults)
@@ -154,9 +179,19 @@ mod tests {
                 _ => Event::Deleted,
             };
             let (name, value) = words[2].split_once('=').unwrap();
-            Seen { version: words[0].parse().unwrap(), event, name: name.into(), value: value.into() }
+            Seen {
+                version: words[0].parse().unwrap(),
+                event,
+                name: name.into(),
+                value: value.into(),
+            }
         };
-        lines.split(',').map(str::trim).filter(|line| !line.is_empty()).map(read).collect()
+        lines
+            .split(',')
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .map(read)
+            .collect()
     }
 
     fn picture(text: &str) -> Picture {
@@ -172,7 +207,11 @@ mod tests {
             written: [(5, pair("a", "1")), (6, pair("b", "1")), (7, pair("a", "2"))].into(),
             deleted: [pair("b", "1")].into(),
         };
-        assert_eq!(compare(&ledger, &picture("old=0"), &seen(lines), &picture(last)), expected, "{lines}");
+        assert_eq!(
+            compare(&ledger, &picture("old=0"), &seen(lines), &picture(last)),
+            expected,
+            "{lines}"
+        );
     }
 
     const ALL: &str = "5 ADDED a=1, 6 ADDED b=1, 7 MODIFIED a=2, 8 DELETED b=1";
@@ -187,7 +226,10 @@ mod tests {
         check(
             "5 ADDED a=1, 6 ADDED b=1, 8 DELETED b=1",
             "old=0 a=2",
-            &["a=2 at 7 was shown as None", "at the end a is Some(\"2\"), and was shown as Some(\"1\")"],
+            &[
+                "a=2 at 7 was shown as None",
+                "at the end a is Some(\"2\"), and was shown as Some(\"1\")",
+            ],
         );
         let other = ALL.replace("7 MODIFIED a=2", "7 MODIFIED a=9");
         let shown = "Some(Seen { version: 7, event: Modified, name: \"a\", value: \"9\" })";
@@ -199,13 +241,19 @@ mod tests {
         check(
             "5 ADDED a=1, 6 ADDED b=1, 7 MODIFIED a=2",
             "old=0 a=2",
-            &["the delete of b=1 was not shown", "at the end b is None, and was shown as Some(\"1\")"],
+            &[
+                "the delete of b=1 was not shown",
+                "at the end b is None, and was shown as Some(\"1\")",
+            ],
         );
         // An event in the middle is missing, and the name was created again, so the last pictures are equal.
         check(
             "5 ADDED a=1, 6 ADDED b=1, 7 MODIFIED a=2, 9 ADDED b=3",
             "old=0 a=2 b=3",
-            &["Added b=3 at 9 came when it was Some(\"1\")", "the delete of b=1 was not shown"],
+            &[
+                "Added b=3 at 9 came when it was Some(\"1\")",
+                "the delete of b=1 was not shown",
+            ],
         );
     }
 
@@ -214,13 +262,23 @@ mod tests {
         let faults = |lines: &str| replay(&picture("old=0"), &seen(lines)).1;
         assert_eq!(faults("5 MODIFIED a=1"), ["Modified a=1 at 5 came when it was None"]);
         assert_eq!(faults("5 DELETED a=1"), ["Deleted a=1 at 5 came when it was None"]);
-        assert_eq!(faults("5 ADDED old=1"), ["Added old=1 at 5 came when it was Some(\"0\")"]);
-        assert_eq!(faults("5 DELETED old=1"), ["Deleted old=1 at 5 came when it was Some(\"0\")"]);
+        assert_eq!(
+            faults("5 ADDED old=1"),
+            ["Added old=1 at 5 came when it was Some(\"0\")"]
+        );
+        assert_eq!(
+            faults("5 DELETED old=1"),
+            ["Deleted old=1 at 5 came when it was Some(\"0\")"]
+        );
         assert_eq!(faults("5 MODIFIED old=1, 6 DELETED old=1, 7 ADDED old=2"), [""; 0]);
     }
 
     #[test]
     fn what_is_there_and_was_never_shown_is_a_fault() {
-        check(ALL, "old=0 a=2 c=1", &["at the end c is Some(\"1\"), and was shown as None"]);
+        check(
+            ALL,
+            "old=0 a=2 c=1",
+            &["at the end c is Some(\"1\"), and was shown as None"],
+        );
     }
 }

@@ -29,15 +29,22 @@ pub async fn start(dir: &Path, namespaces: &Namespaces) -> Result<Process> {
     command.arg("--config").arg(&file);
     let command = within(namespaces.process, &["--net", "--mount", "--pid"], &command);
     let mut process = Process::spawn("containerd", command, &dir.join("containerd.log"))?;
-    wait_ready(&mut [&mut process], READY, || async { run(ctr(dir, namespaces, &["version"])) }).await?;
+    wait_ready(&mut [&mut process], READY, || async {
+        run(ctr(dir, namespaces, &["version"]))
+    })
+    .await?;
     Ok(process)
 }
 
 /// Imports the image of a tar file.
 pub fn import(dir: &Path, namespaces: &Namespaces, image: &Path) -> Result<()> {
     let path = image.to_str().context("the image's path is plain text")?;
-    run(ctr(dir, namespaces, &["--namespace", "k8s.io", "images", "import", path]))
-        .with_context(|| format!("import {path}"))
+    run(ctr(
+        dir,
+        namespaces,
+        &["--namespace", "k8s.io", "images", "import", path],
+    ))
+    .with_context(|| format!("import {path}"))
 }
 
 fn ctr(dir: &Path, namespaces: &Namespaces, arguments: &[&str]) -> Command {

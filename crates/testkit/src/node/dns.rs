@@ -22,5 +22,9 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
     fs::write(&file, configuration).context("write the configuration of CoreDNS")?;
     let mut command = bare_command(tools.coredns());
     command.arg("-conf").arg(&file).env("HOME", dir);
-    Process::spawn("coredns", within(namespaces.process, &["--net"], &command), &dir.join("coredns.log"))
+    Process::spawn(
+        "coredns",
+        within(namespaces.process, &["--net"], &command),
+        &dir.join("coredns.log"),
+    )
 }

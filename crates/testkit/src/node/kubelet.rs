@@ -41,9 +41,22 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
     });
     fs::write(&file, configuration.to_string()).context("write the kubelet's configuration")?;
     let mut command = bare_command(tools.kubelet());
-    command.arg("--config").arg(&file).arg("--kubeconfig").arg(plane.kubeconfig());
-    command.arg("--root-dir").arg(dir.join("kubelet")).arg("--cert-dir").arg(dir.join("kubelet-certs"));
-    command.args(["--hostname-override", NAME, "--node-ip", &namespaces.address.to_string()]);
+    command
+        .arg("--config")
+        .arg(&file)
+        .arg("--kubeconfig")
+        .arg(plane.kubeconfig());
+    command
+        .arg("--root-dir")
+        .arg(dir.join("kubelet"))
+        .arg("--cert-dir")
+        .arg(dir.join("kubelet-certs"));
+    command.args([
+        "--hostname-override",
+        NAME,
+        "--node-ip",
+        &namespaces.address.to_string(),
+    ]);
     command.env("HOME", dir);
     let command = within(namespaces.process, &["--net", "--mount", "--pid"], &command);
     Process::spawn("kubelet", command, &dir.join("kubelet.log"))
@@ -52,9 +65,21 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
 pub fn start_proxy(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) -> Result<Process> {
     let mut command = bare_command(tools.kube_proxy());
     command.arg("--kubeconfig").arg(plane.kubeconfig());
-    command.args(["--proxy-mode", "iptables", "--cluster-cidr", "10.244.0.0/16", "--hostname-override", NAME]);
+    command.args([
+        "--proxy-mode",
+        "iptables",
+        "--cluster-cidr",
+        "10.244.0.0/16",
+        "--hostname-override",
+        NAME,
+    ]);
     // Don't change the machine's own connection tracking.
-    command.args(["--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s"]);
+    command.args([
+        "--conntrack-max-per-core",
+        "0",
+        "--conntrack-tcp-timeout-established",
+        "0s",
+    ]);
     command.args([
         "--conntrack-tcp-timeout-close-wait",
         "0s",

@@ -51,7 +51,18 @@ impl Namespaces {
         let (machine, address) = addresses();
         let link = format!("fw{:x}", u32::from(address) & 0xffff);
         let network = || -> Result<()> {
-            ip(&["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &process.to_string()])?;
+            ip(&[
+                "link",
+                "add",
+                &link,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                &process.to_string(),
+            ])?;
             ip(&["address", "add", &format!("{machine}/30"), "dev", &link])?;
             ip(&["link", "set", &link, "up"])?;
             for arguments in [
@@ -69,7 +80,12 @@ impl Namespaces {
             run(within(process, &["--net", "--mount", "--pid"], &forward))
         };
         network().context("make the node's network")?;
-        Ok(Self { process, address, machine, _init: init })
+        Ok(Self {
+            process,
+            address,
+            machine,
+            _init: init,
+        })
     }
 }
 
@@ -104,11 +120,18 @@ fn ip(arguments: &[&str]) -> Result<()> {
 
 /// Runs a command that only prints errors.
 pub fn run(mut command: Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("run {}", command.get_program().display()))?;
+    let output = command
+        .output()
+        .with_context(|| format!("run {}", command.get_program().display()))?;
     if !output.status.success() {
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         let text = String::from_utf8_lossy(&output.stderr);
-        bail!("{} {}: {}\n{text}", command.get_program().display(), arguments.join(" "), output.status);
+        bail!(
+            "{} {}: {}\n{text}",
+            command.get_program().display(),
+            arguments.join(" "),
+            output.status
+        );
     }
     Ok(())
 }

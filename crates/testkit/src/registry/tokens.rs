@@ -49,7 +49,11 @@ impl Tokens {
         let certificate = rcgen::CertificateParams::new(vec!["tokens".to_owned()])?.self_signed(&pair)?;
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pair.serialize_der())
             .map_err(|error| anyhow::anyhow!("read the key of tokens: {error}"))?;
-        let signer = Arc::new(Signer { key, certificate, login });
+        let signer = Arc::new(Signer {
+            key,
+            certificate,
+            login,
+        });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(serve(listener, Arc::clone(&signer))).abort_handle();
@@ -66,7 +70,8 @@ impl Tokens {
 
     /// A token for all actions on a repository.
     pub fn of(&self, name: &str) -> Result<String> {
-        self.signer.token(&json!([{"type": "repository", "name": name, "actions": ["pull", "push", "delete"]}]))
+        self.signer
+            .token(&json!([{"type": "repository", "name": name, "actions": ["pull", "push", "delete"]}]))
     }
 }
 
@@ -80,22 +85,44 @@ impl Signer {
         });
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let message = format!("{}.{}", part(&head), part(&claims));
-        let signature = self.key.sign(&SystemRandom::new(), message.as_bytes()).ok().context("sign a token")?;
+        let signature = self
+            .key
+            .sign(&SystemRandom::new(), message.as_bytes())
+            .ok()
+            .context("sign a token")?;
         Ok(format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Result<(StatusCode, String)> {
-        let wanted = format!("Basic {}", STANDARD.encode(format!("{}:{}", self.login.0, self.login.1)));
-        let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let wanted = format!(
+            "Basic {}",
+            STANDARD.encode(format!("{}:{}", self.login.0, self.login.1))
+        );
+        let given = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         if given.is_some_and(|given| given != wanted) {
             return Ok((StatusCode::UNAUTHORIZED, "{}".to_owned()));
         }
         // `scope=repository:NAME:pull,push`, possibly percent-encoded.
-        let query =
-            request.uri().query().unwrap_or_default().replace("%3A", ":").replace("%2C", ",").replace("%2F", "/");
-        let scope = query.split('&').find_map(|pair| pair.strip_prefix("scope=repository:")).unwrap_or_default();
+        let query = request
+            .uri()
+            .query()
+            .unwrap_or_default()
+            .replace("%3A", ":")
+            .replace("%2C", ",")
+            .replace("%2F", "/");
+        let scope = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("scope=repository:"))
+            .unwrap_or_default();
         let name = scope.split(':').next().unwrap_or_default();
-        let actions = if given.is_some() { vec!["pull", "push"] } else { Vec::new() };
+        let actions = if given.is_some() {
+            vec!["pull", "push"]
+        } else {
+            Vec::new()
+        };
         let access = json!([{"type": "repository", "name": name, "actions": actions}]);
         Ok((StatusCode::OK, json!({"token": self.token(&access)?}).to_string()))
     }
@@ -116,7 +143,9 @@ async fn serve(listener: TcpListener, signer: Arc<Signer>) {
                     Ok::<_, Infallible>(response)
                 }
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

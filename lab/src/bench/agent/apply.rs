@@ -45,7 +45,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (mut agent, mut unmarked) = (Vec::new(), Vec::new());
     let mut bare: [Vec<Vec<Run>>; IN_FLIGHT.len()] = Default::default();
     for round in 1..=rounds {
-        agent.push(told("the agent", ours::run(&mut ground, &format!("agent-{round}"), count, 1).await?));
+        agent.push(told(
+            "the agent",
+            ours::run(&mut ground, &format!("agent-{round}"), count, 1).await?,
+        ));
         for (in_flight, runs) in IN_FLIGHT.into_iter().zip(&mut bare) {
             let name = format!("bare-{in_flight}-{round}");
             let run = peers::bare(&mut ground.plane, &name, count, in_flight, true).await?;
@@ -56,7 +59,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     }
     let kubectl = told("kubectl", peers::kubectl(&mut ground.plane, "kubectl", count).await?);
     let services = count / PER_FILE;
-    let small = told("the agent, small services", ours::run(&mut ground, "small", count, services).await?);
+    let small = told(
+        "the agent, small services",
+        ours::run(&mut ground, "small", count, services).await?,
+    );
     let stated = ours::run_while_stated(&mut ground, "stated", count, services).await?;
     eprintln!("the agent, small services, applied while they are created in the hub: {stated}");
     let flux = told("Flux", peers::flux(&mut ground.plane, "flux", count).await?);
@@ -67,19 +73,39 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             "{count} ConfigMaps in one service, {phase}; median of {rounds}, each in a fresh namespace; kubectl once"
         );
         let best = best_of(&bare, phase)?;
-        figures.extend(in_one_service(phase, &workload, middle(&agent, phase), best, kubectl[phase as usize]));
-        let figure =
-            Figure::new(&format!("agent_{phase}_beside_unmarked"), &workload, rate_of(&agent, phase), "objects/s");
+        figures.extend(in_one_service(
+            phase,
+            &workload,
+            middle(&agent, phase),
+            best,
+            kubectl[phase as usize],
+        ));
+        let figure = Figure::new(
+            &format!("agent_{phase}_beside_unmarked"),
+            &workload,
+            rate_of(&agent, phase),
+            "objects/s",
+        );
         figures.push(figure.compared(
             &format!("the same without label and annotation, {UNMARKED} in flight"),
             rate_of(&unmarked, phase),
         ));
         let workload = format!("{count} ConfigMaps in {services} services, or Kustomizations, of {PER_FILE}, {phase}");
-        figures.extend(in_small_services(phase, &workload, small[phase as usize], flux[phase as usize]));
+        figures.extend(in_small_services(
+            phase,
+            &workload,
+            small[phase as usize],
+            flux[phase as usize],
+        ));
     }
     let workload =
         format!("{count} ConfigMaps in {services} services, created while the hub is told of them and decides");
-    let figure = Figure::new("small_services_stated_and_created", &workload, stated.rate.round(), "objects/s");
+    let figure = Figure::new(
+        "small_services_stated_and_created",
+        &workload,
+        stated.rate.round(),
+        "objects/s",
+    );
     figures.push(figure.compared(FLUX, flux[Phase::Created as usize].rate.round()));
     Ok(figures)
 }
@@ -108,8 +134,12 @@ fn middle(rounds: &[Vec<Run>], phase: Phase) -> Run {
 
 /// The bare client with its best number of requests in flight.
 fn best_of(bare: &[Vec<Vec<Run>>], phase: Phase) -> Result<(usize, Run)> {
-    let candidates = IN_FLIGHT.into_iter().zip(bare.iter().map(|rounds| middle(rounds, phase)));
-    candidates.max_by(|(_, one), (_, other)| one.rate.total_cmp(&other.rate)).context("no bare client ran")
+    let candidates = IN_FLIGHT
+        .into_iter()
+        .zip(bare.iter().map(|rounds| middle(rounds, phase)));
+    candidates
+        .max_by(|(_, one), (_, other)| one.rate.total_cmp(&other.rate))
+        .context("no bare client ran")
 }
 
 fn in_one_service(
@@ -144,7 +174,12 @@ fn in_small_services(phase: Phase, workload: &str, agent: Run, flux: Run) -> Vec
         rate.beside(FLUX.to_owned(), flux.rate.round(), OF_FLUX),
         time("_server_processor_time", agent.server, flux.server),
     ];
-    figures.extend(agent.own.zip(flux.own).map(|(own, peer)| time("_processor_time", own, peer)));
+    figures.extend(
+        agent
+            .own
+            .zip(flux.own)
+            .map(|(own, peer)| time("_processor_time", own, peer)),
+    );
     figures
 }
 

@@ -42,9 +42,16 @@ struct Row {
 
 /// Measures three agents on three planes at the same time. Idle agents don't disturb each other.
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    ensure!(!AGENT.contains("global_allocator"), "the agent's allocator differs from ALLOCATOR in this bench");
+    ensure!(
+        !AGENT.contains("global_allocator"),
+        "the agent's allocator differs from ALLOCATOR in this bench"
+    );
     let rest = Duration::from_secs(if quick { 10 } else { 600 });
-    let (definitions, large) = if quick { (40, 20) } else { (many_kinds::DEFINITIONS, 100) };
+    let (definitions, large) = if quick {
+        (40, 20)
+    } else {
+        (many_kinds::DEFINITIONS, 100)
+    };
     let (ours, others) = if quick { (200, 2_000) } else { (5_000, 100_000) };
     let (small, large, (crowded, since)) = tokio::try_join!(
         with_kinds(definitions, many_kinds::SERVICES, SMALL),
@@ -89,7 +96,10 @@ impl Row {
 
     fn workload(&self, rest: Duration) -> String {
         let content = &self.content;
-        format!("{content}, healthy, {} s at rest, poll {POLL}, {ALLOCATOR}, one thread", rest.as_secs())
+        format!(
+            "{content}, healthy, {} s at rest, poll {POLL}, {ALLOCATOR}, one thread",
+            rest.as_secs()
+        )
     }
 }
 
@@ -103,7 +113,12 @@ async fn with_kinds(definitions: usize, services: usize, memory: f64) -> Result<
     ground.healthy(&names).await?;
     let content = many_kinds::workload(definitions, services);
     eprintln!("{content}: healthy");
-    Ok(Row { ground, content, memory, processor: Some(PROCESSOR) })
+    Ok(Row {
+        ground,
+        content,
+        memory,
+        processor: Some(PROCESSOR),
+    })
 }
 
 /// Objects of services among many other objects of the same kind, measured after the agent's start. Some objects change
@@ -123,7 +138,15 @@ async fn beside_others(ours: usize, others: usize) -> Result<(Row, Timestamp)> {
     ground.applied(&names, &commit).await?;
     let content = format!("{ours} ConfigMaps in {CROWDED_SERVICES} services beside {others} others");
     eprintln!("{content}: healthy");
-    Ok((Row { ground, content, memory: CROWDED, processor: None }, since))
+    Ok((
+        Row {
+            ground,
+            content,
+            memory: CROWDED,
+            processor: None,
+        },
+        since,
+    ))
 }
 
 fn crowded_namespace(n: usize) -> String {
@@ -137,7 +160,11 @@ async fn make_others(client: &Client, count: usize) -> Result<()> {
         let namespace = serde_json::from_value(json!({"metadata": {"name": crowded_namespace(n)}}))?;
         namespaces.create(&PostParams::default(), &namespace).await?;
     }
-    stream::iter(0..count).map(|n| make_other(client, n)).buffer_unordered(IN_FLIGHT).try_collect().await
+    stream::iter(0..count)
+        .map(|n| make_other(client, n))
+        .buffer_unordered(IN_FLIGHT)
+        .try_collect()
+        .await
 }
 
 async fn make_other(client: &Client, n: usize) -> Result<()> {
@@ -157,6 +184,11 @@ fn unfiltered_lists(row: &Row, since: Timestamp, rest: Duration) -> Result<Figur
     for list in &lists {
         eprintln!("a list without a label selector: {}", list.uri);
     }
-    let figure = Figure::new("agent_unfiltered_lists", &row.workload(rest), lists.len() as f64, "requests");
+    let figure = Figure::new(
+        "agent_unfiltered_lists",
+        &row.workload(rest),
+        lists.len() as f64,
+        "requests",
+    );
     Ok(figure.at_most(0.0))
 }

@@ -23,7 +23,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for hints in ways.iter().copied() {
         let mut times = times(rounds, hints).await?;
-        let way = if hints { "told over a connection" } else { "at any moment of a poll every 2 s" };
+        let way = if hints {
+            "told over a connection"
+        } else {
+            "at any moment of a poll every 2 s"
+        };
         let workload = format!("{rounds} commits, on request, {way}, one of two clusters");
         let name = |figure: &str| format!("commit_to_applied_{}{figure}", if hints { "with_hints_" } else { "" });
         for (share, figure, goal) in [(0.5, "p50", GOALS[0]), (0.99, "p99", GOALS[1])] {

@@ -103,9 +103,19 @@ struct Taken {
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let seconds = Duration::from_secs;
     let terms = if quick {
-        Terms { objects: 200, settle: seconds(3), rest: seconds(20), each: seconds(5) }
+        Terms {
+            objects: 200,
+            settle: seconds(3),
+            rest: seconds(20),
+            each: seconds(5),
+        }
     } else {
-        Terms { objects: 1_000, settle: seconds(10), rest: seconds(600), each: seconds(60) }
+        Terms {
+            objects: 1_000,
+            settle: seconds(10),
+            rest: seconds(600),
+            each: seconds(60),
+        }
     };
     let (mut ours, mut peer, mut idle) = tokio::try_join!(start_ours(terms), start_flux(terms), start_idle(terms))?;
     sleep(terms.settle).await;
@@ -211,13 +221,25 @@ async fn tamper(maps: Api<ConfigMap>, name: String, end: Instant) -> Result<Dura
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let versions = watcher(maps.clone(), config).default_backoff().applied_objects();
     let mut versions = versions.filter_map(|version| ready(version.ok())).boxed();
-    versions.next().await.with_context(|| format!("{name} does not exist"))?;
+    versions
+        .next()
+        .await
+        .with_context(|| format!("{name} does not exist"))?;
     let begun = Instant::now();
-    let somebody = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
+    let somebody = PatchParams {
+        field_manager: Some("somebody".to_owned()),
+        ..PatchParams::default()
+    };
     let patch = json!({"data": {"LEVEL": TAMPERED}});
-    maps.patch(&name, &somebody, &Patch::Merge(patch)).await.with_context(|| format!("change {name}"))?;
-    let is_changed =
-        |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("LEVEL")).is_some_and(|l| l == TAMPERED);
+    maps.patch(&name, &somebody, &Patch::Merge(patch))
+        .await
+        .with_context(|| format!("change {name}"))?;
+    let is_changed = |map: &ConfigMap| {
+        map.data
+            .as_ref()
+            .and_then(|data| data.get("LEVEL"))
+            .is_some_and(|l| l == TAMPERED)
+    };
     let changed = versions.skip_while(|map| ready(!is_changed(map)));
     let mut undone = pin!(changed.skip_while(|map| ready(is_changed(map))));
     match timeout_at(end, undone.next()).await {
@@ -260,7 +282,11 @@ fn requests(workload: &str, asked: &[Vec<Request>; 2], tampered: &BTreeSet<Strin
 /// Name of a request: `patch_configmaps`, `patch_kustomizations_status`, or `get_paths` for a non-resource path.
 fn name_of(request: &Request) -> String {
     let object = &request.object;
-    let kind = if object.resource.is_empty() { "paths" } else { &object.resource };
+    let kind = if object.resource.is_empty() {
+        "paths"
+    } else {
+        &object.resource
+    };
     let of = if object.subresource.is_empty() { "" } else { "_" };
     format!("{}_{kind}{of}{}", request.verb, object.subresource)
 }
@@ -290,7 +316,12 @@ mod tests {
             namespace: NAME.to_owned(),
             name: name.to_owned(),
         };
-        Request { at: Timestamp::UNIX_EPOCH, verb: verb.to_owned(), uri: "/".to_owned(), object }
+        Request {
+            at: Timestamp::UNIX_EPOCH,
+            verb: verb.to_owned(),
+            uri: "/".to_owned(),
+            object,
+        }
     }
 
     #[test]
@@ -302,7 +333,10 @@ mod tests {
         ];
         let theirs = vec![request("patch", "kustomizations", "status", NAME); 100];
         let figures = requests("w", &[ours, theirs], &BTreeSet::from(["map-1".to_owned()]));
-        let told: Vec<_> = figures.iter().map(|figure| (figure.metric.as_str(), figure.value, figure.holds)).collect();
+        let told: Vec<_> = figures
+            .iter()
+            .map(|figure| (figure.metric.as_str(), figure.value, figure.holds))
+            .collect();
         let expected = [
             ("requests_get_configmaps", 1.0, None),
             ("requests_patch_configmaps", 1.0, None),

@@ -70,7 +70,9 @@ pub fn files(root: &str, count: usize, phase: Phase) -> Vec<(String, String)> {
 
 /// The objects themselves.
 pub fn objects(count: usize, phase: Phase) -> Result<Vec<ConfigMap>> {
-    (0..count).map(|n| Ok(serde_saphyr::from_str::<ConfigMap>(&manifest(n, phase))?)).collect()
+    (0..count)
+        .map(|n| Ok(serde_saphyr::from_str::<ConfigMap>(&manifest(n, phase))?))
+        .collect()
 }
 
 /// The objects as the agent sends them: in their namespace, with the labels and annotations of a service.
@@ -131,7 +133,9 @@ pub async fn watch(
                 }
             };
             version = map.metadata.resource_version.unwrap_or(version);
-            let Some(name) = map.metadata.name.filter(|name| is_ours(name)) else { continue };
+            let Some(name) = map.metadata.name.filter(|name| is_ours(name)) else {
+                continue;
+            };
             let now = Timestamp::now();
             let first = *first.get_or_insert(now);
             names.insert(name);
@@ -154,13 +158,20 @@ mod tests {
     #[test]
     fn each_phase_states_the_same_objects() {
         let names = |phase| -> BTreeSet<_> {
-            objects(8, phase).unwrap().into_iter().map(|map| map.metadata.name.unwrap()).collect()
+            objects(8, phase)
+                .unwrap()
+                .into_iter()
+                .map(|map| map.metadata.name.unwrap())
+                .collect()
         };
         assert_eq!(names(Phase::Created).len(), 8);
         assert!(names(Phase::Created).iter().all(|name| is_ours(name)) && !is_ours("kube-root-ca.crt"));
         assert_eq!(names(Phase::Created), names(Phase::Unchanged));
         assert_ne!(objects(8, Phase::Created).unwrap(), objects(8, Phase::Changed).unwrap());
-        assert_eq!(objects(8, Phase::Changed).unwrap(), objects(8, Phase::Unchanged).unwrap());
+        assert_eq!(
+            objects(8, Phase::Changed).unwrap(),
+            objects(8, Phase::Unchanged).unwrap()
+        );
         let files = |phase| files("apps", 8, phase);
         assert_eq!(files(Phase::Created)[1].0, "apps/0001/maps.yaml");
         assert!(files(Phase::Created)[1].1.contains("name: map-7}"));

@@ -29,8 +29,9 @@ pub fn name_of(n: usize) -> String {
 
 /// An object of some 3 KB, mostly annotations as tools write them.
 pub fn service(n: usize) -> Value {
-    let note: String =
-        (0..40).map(|line| format!("{n:07} {line:02} what is stated is what runs, and nothing else ")).collect();
+    let note: String = (0..40)
+        .map(|line| format!("{n:07} {line:02} what is stated is what runs, and nothing else "))
+        .collect();
     json!({
         "apiVersion": "farwater.dev/v1alpha1",
         "kind": "ServiceDeployment",
@@ -68,8 +69,10 @@ pub async fn namespaces(client: &Client) -> Result<()> {
 
 async fn post(client: &Client, path: &str, object: &Value) -> Result<()> {
     let request = Request::post(path).header("content-type", "application/json");
-    let _: Value =
-        client.request(request.body(object.to_string().into_bytes())?).await.with_context(|| path.to_owned())?;
+    let _: Value = client
+        .request(request.body(object.to_string().into_bytes())?)
+        .await
+        .with_context(|| path.to_owned())?;
     Ok(())
 }
 
@@ -105,8 +108,15 @@ async fn write(store: &Store, plural: &str, count: usize, object: fn(usize) -> V
             metadata["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
             metadata["generation"] = json!(1);
             let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
-            let key = Key { kind: kind.clone(), namespace: text("namespace"), name: text("name") };
-            store.write(Write { key, change: Change::Create(object) })
+            let key = Key {
+                kind: kind.clone(),
+                namespace: text("namespace"),
+                name: text("name"),
+            };
+            store.write(Write {
+                key,
+                change: Change::Create(object),
+            })
         })
         .buffered(IN_FLIGHT)
         .try_fold(0_usize, |written, _| async move {

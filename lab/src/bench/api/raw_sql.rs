@@ -15,13 +15,17 @@ use sqlx::{
 pub async fn writes(dir: &Path, batch: usize, span: Duration) -> Result<f64> {
     let path = dir.join(format!("raw-{batch}.db"));
     let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
+    let options = options
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full);
     let mut connection = options.connect().await?;
     for table in [
         "resources (name TEXT PRIMARY KEY, body BLOB NOT NULL)",
         "changes (version INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     ] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("CREATE TABLE {table}"))).execute(&mut connection).await?;
+        sqlx::query(sqlx::AssertSqlSafe(format!("CREATE TABLE {table}")))
+            .execute(&mut connection)
+            .await?;
     }
     let (begun, mut rows) = (Instant::now(), 0_usize);
     while begun.elapsed() < span {
@@ -38,7 +42,11 @@ async fn write(connection: &mut SqliteConnection, first: usize, batch: usize) ->
     let mut transaction = connection.begin().await?;
     for n in first..first + batch {
         let insert = sqlx::query("INSERT INTO resources (name, body) VALUES ($1, $2)");
-        insert.bind(format!("service-{n:09}")).bind(&body).execute(&mut *transaction).await?;
+        insert
+            .bind(format!("service-{n:09}"))
+            .bind(&body)
+            .execute(&mut *transaction)
+            .await?;
         let log = sqlx::query("INSERT INTO changes (version, body) VALUES ($1, $2)");
         log.bind(n as i64).bind(&body).execute(&mut *transaction).await?;
     }

@@ -58,7 +58,11 @@ impl Round {
 
 /// Runs `count` lists in total.
 pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
-    let agents: Vec<Arc<Agent>> = stream::iter(0..AGENTS).then(|n| join(hub, n)).map_ok(Arc::new).try_collect().await?;
+    let agents: Vec<Arc<Agent>> = stream::iter(0..AGENTS)
+        .then(|n| join(hub, n))
+        .map_ok(Arc::new)
+        .try_collect()
+        .await?;
     let mut rounds = Vec::with_capacity(ROUNDS);
     for n in 1..=ROUNDS {
         let quiet = polls_during(&agents, async {
@@ -76,7 +80,11 @@ pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
         });
         let stormy = stormy.await?;
         eprintln!("  round {n} of {ROUNDS}");
-        rounds.push(Round { quiet, stormy, lists: lists_now as f64 / begun.elapsed().as_secs_f64() });
+        rounds.push(Round {
+            quiet,
+            stormy,
+            lists: lists_now as f64 / begun.elapsed().as_secs_f64(),
+        });
     }
     Ok(rounds)
 }
@@ -98,7 +106,9 @@ async fn join(hub: &Hub, n: usize) -> Result<Agent> {
     let pin = invitation.ca_pin.parse().context("the pin of the hub's authority")?;
     let client = HubClient::new(&hub.url(), Trust::pinned(pin))?;
     let cluster_id = format!("storm-{n}");
-    let answer = client.join(&join_request(&token, &keys, KUBERNETES, &cluster_id)?).await?;
+    let answer = client
+        .join(&join_request(&token, &keys, KUBERNETES, &cluster_id)?)
+        .await?;
     let identity = Identity::new(&hub.url(), Some(pin), &cluster_id, keys, answer);
     Ok(Agent { hub: client, identity })
 }
@@ -116,7 +126,11 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
             while !*ended.borrow() {
                 beat.tick().await;
                 let (identity, presence) = (&agent.identity, &presence);
-                let caller = Caller { identity, kubernetes_version: KUBERNETES, presence };
+                let caller = Caller {
+                    identity,
+                    kubernetes_version: KUBERNETES,
+                    presence,
+                };
                 let begun = Instant::now();
                 let poll = agent.hub.poll(&caller, etag.as_deref()).await?;
                 times.push(begun.elapsed());
@@ -139,12 +153,29 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
 /// clients leave. Real clients run on other machines.
 fn lists(kubeconfig: &Path, count: usize) -> Result<()> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let lowered = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status().context("run chrt")?;
-    ensure!(lowered.success(), "the load's thread can't be made idle: chrt: {lowered}");
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let client = farwater_testkit::kube::client(kubeconfig, None).await?;
-        let client = &client;
-        let list = async |n| fetch(client, &format!("{}?limit={LIST}", collection(n))).await.map(drop);
-        stream::iter(0..count).map(list).buffer_unordered(LISTS_AT_ONCE).try_collect().await
-    })
+    let lowered = Command::new("chrt")
+        .args(["--idle", "--pid", "0", &thread])
+        .status()
+        .context("run chrt")?;
+    ensure!(
+        lowered.success(),
+        "the load's thread can't be made idle: chrt: {lowered}"
+    );
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async {
+            let client = farwater_testkit::kube::client(kubeconfig, None).await?;
+            let client = &client;
+            let list = async |n| {
+                fetch(client, &format!("{}?limit={LIST}", collection(n)))
+                    .await
+                    .map(drop)
+            };
+            stream::iter(0..count)
+                .map(list)
+                .buffer_unordered(LISTS_AT_ONCE)
+                .try_collect()
+                .await
+        })
 }

@@ -21,7 +21,10 @@ const SPAN: Duration = Duration::from_secs(20);
 const MARK: &str = "bench.farwater.dev/at";
 
 fn now() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos()
 }
 
 /// Delays of each change at each watcher.
@@ -29,12 +32,17 @@ pub async fn lags(client: &Client, size: usize) -> Result<Vec<Duration>> {
     let list: Value = client
         .request(Request::get("/apis/farwater.dev/v1alpha1/servicedeployments?limit=1").body(Vec::new())?)
         .await?;
-    let version = list["metadata"]["resourceVersion"].as_str().context("the list has no version")?;
+    let version = list["metadata"]["resourceVersion"]
+        .as_str()
+        .context("the list has no version")?;
     let changes = (RATE * SPAN.as_secs() as u32) as usize;
     let path = format!("/apis/farwater.dev/v1alpha1/servicedeployments?watch=true&resourceVersion={version}");
     let mut watchers = Vec::new();
     for _ in 0..WATCHES {
-        let lines = client.request_stream(Request::get(&path).body(Vec::new())?).await?.lines();
+        let lines = client
+            .request_stream(Request::get(&path).body(Vec::new())?)
+            .await?
+            .lines();
         watchers.push(tokio::spawn(follow(lines, changes)));
     }
     change(client, size, changes).await?;
@@ -60,7 +68,9 @@ async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, cha
             .find_map(|rest| rest.strip_prefix("\":\"")?.split('"').next()?.parse::<u128>().ok());
         // Controllers write to the same services. Their events repeat the mark of an earlier change, so skip them.
         if let Some(at) = at.filter(|at| marks.insert(*at)) {
-            lags.push(Duration::from_nanos(u64::try_from(now().saturating_sub(at)).unwrap_or(u64::MAX)));
+            lags.push(Duration::from_nanos(
+                u64::try_from(now().saturating_sub(at)).unwrap_or(u64::MAX),
+            ));
         }
     }
     Ok(lags)
@@ -69,22 +79,30 @@ async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, cha
 /// Writes changes at a steady rate. Each contains its time.
 async fn change(client: &Client, size: usize, changes: usize) -> Result<()> {
     let begun = Instant::now();
-    stream::unfold((0, interval(Duration::from_secs(1) / RATE)), |(n, mut beat)| async move {
-        beat.tick().await;
-        (n < changes).then_some((n, (n + 1, beat)))
-    })
+    stream::unfold(
+        (0, interval(Duration::from_secs(1) / RATE)),
+        |(n, mut beat)| async move {
+            beat.tick().await;
+            (n < changes).then_some((n, (n + 1, beat)))
+        },
+    )
     .map(|n| async move {
         let target = n % size.min(5_000);
         let patch = json!({"metadata": {"annotations": {MARK: now().to_string()}}});
         let request = Request::patch(format!("{}/{}", collection(target), name_of(target)))
             .header("content-type", "application/merge-patch+json");
-        let response = client.send(request.body(Body::from(patch.to_string().into_bytes()))?).await?;
+        let response = client
+            .send(request.body(Body::from(patch.to_string().into_bytes()))?)
+            .await?;
         ensure!(response.status().is_success(), "patch: {}", response.status());
         anyhow::Ok(())
     })
     .buffer_unordered(64)
     .try_for_each(|()| async { Ok(()) })
     .await?;
-    eprintln!("  {:.0} changes a second", changes as f64 / begun.elapsed().as_secs_f64());
+    eprintln!(
+        "  {:.0} changes a second",
+        changes as f64 / begun.elapsed().as_secs_f64()
+    );
     Ok(())
 }

@@ -34,8 +34,13 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let each = Figure::new("hub_processor_time_per_cluster", &workload, of_many.each, "ms");
     Ok(vec![
         each.at_most_of(&format!("in a fleet of {SMALL}"), of_few.each, SHARE),
-        Figure::new("until_all_are_healthy", &workload, rounded(of_many.took.as_secs_f64()), "s")
-            .compared("seconds between two polls", POLL.as_secs_f64()),
+        Figure::new(
+            "until_all_are_healthy",
+            &workload,
+            rounded(of_many.took.as_secs_f64()),
+            "s",
+        )
+        .compared("seconds between two polls", POLL.as_secs_f64()),
     ])
 }
 
@@ -74,6 +79,12 @@ async fn reach_all(clusters: usize) -> Result<Reached> {
     tokio::time::sleep(POLL).await;
     let spent = fleet.spent_since(before, begun.elapsed(), share)?;
     sim.check().await?;
-    ensure!(sim.ledger().len() == reached + clusters, "some clusters were reached twice");
-    Ok(Reached { each: rounded(milliseconds(spent) / clusters as f64), took })
+    ensure!(
+        sim.ledger().len() == reached + clusters,
+        "some clusters were reached twice"
+    );
+    Ok(Reached {
+        each: rounded(milliseconds(spent) / clusters as f64),
+        took,
+    })
 }

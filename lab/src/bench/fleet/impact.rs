@@ -36,9 +36,13 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let services = sets * CLUSTERS;
     let mut figures = Vec::new();
     for touched in [TOUCHED, sets] {
-        let files: Vec<(String, String)> = (0..touched).map(|n| (path(n), config_map(&touched.to_string()))).collect();
-        let files: Vec<(&str, Option<&str>)> =
-            files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+        let files: Vec<(String, String)> = (0..touched)
+            .map(|n| (path(n), config_map(&touched.to_string())))
+            .collect();
+        let files: Vec<(&str, Option<&str>)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), Some(text.as_str())))
+            .collect();
         fleet.repository.change("next", &files)?;
         let mut times = Vec::new();
         for _ in 0..ASKED {
@@ -51,8 +55,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
                 "{changing} services of {touched} sets would change"
             );
         }
-        let workload =
-            format!("a branch that changes {} of {services} services, median of {ASKED}", touched * CLUSTERS);
+        let workload = format!(
+            "a branch that changes {} of {services} services, median of {ASKED}",
+            touched * CLUSTERS
+        );
         figures.push(Figure::new("impact", &workload, rounded(median(times)), "ms").at_most(milliseconds(GOAL)));
     }
     Ok(figures)
@@ -60,9 +66,13 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
 async fn ask(fleet: &Fleet) -> Result<Impact> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{ADMIN_NAMESPACE}/gitrepositories/{SOURCE}/impact");
-    let query = ImpactQuery { reference: "next".to_owned() };
+    let query = ImpactQuery {
+        reference: "next".to_owned(),
+    };
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": IMPACT_KIND, "spec": query});
-    let request = Request::post(path).header("content-type", "application/json").body(serde_json::to_vec(&body)?)?;
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(&body)?)?;
     let mut answer: Value = fleet.field.client.request(request).await?;
     serde_json::from_value(answer["status"].take()).context("read an impact")
 }

@@ -26,8 +26,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (sets, clusters) = if quick { (20, 1_000) } else { (100, 10_000) };
     let mut figures = Vec::new();
     let mut small = Stage::start(sets, SMALL).await?;
-    let (each_of_few, of_few) =
-        (small.stamp().await?.0 / u32::try_from(sets * (SMALL - LABELLED))?, small.label().await?);
+    let (each_of_few, of_few) = (
+        small.stamp().await?.0 / u32::try_from(sets * (SMALL - LABELLED))?,
+        small.label().await?,
+    );
     drop(small);
 
     let mut large = Stage::start(sets, clusters).await?;
@@ -40,23 +42,39 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     figures.push(
         Figure::new("hub_processor_time_per_service", &workload, rounded(each), "ms").at_most(milliseconds(OF_SERVICE)),
     );
-    figures.push(Figure::new("hub_processor_time_beside_few", &workload, rounded(each), "ms").at_most_of(
-        &format!("in a fleet of {SMALL}"),
-        rounded(milliseconds(each_of_few)),
-        SHARE,
+    figures.push(
+        Figure::new("hub_processor_time_beside_few", &workload, rounded(each), "ms").at_most_of(
+            &format!("in a fleet of {SMALL}"),
+            rounded(milliseconds(each_of_few)),
+            SHARE,
+        ),
+    );
+    figures.push(Figure::new(
+        "services_made",
+        &workload,
+        rounded(services / took.as_secs_f64()),
+        "1/s",
     ));
-    figures.push(Figure::new("services_made", &workload, rounded(services / took.as_secs_f64()), "1/s"));
     let more = usage::memory(process)?.resident.saturating_sub(memory);
-    figures.push(Figure::new("memory_per_service", &workload, rounded(more as f64 / services), "bytes"));
+    figures.push(Figure::new(
+        "memory_per_service",
+        &workload,
+        rounded(more as f64 / services),
+        "bytes",
+    ));
 
     let of_many = large.label().await?;
-    let workload =
-        format!("a label of one of {clusters} clusters that brings {sets} services, mean of {}", LABELLED - 1);
-    figures.push(Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
-        &format!("in a fleet of {SMALL}"),
-        milliseconds(of_few),
-        SHARE,
-    ));
+    let workload = format!(
+        "a label of one of {clusters} clusters that brings {sets} services, mean of {}",
+        LABELLED - 1
+    );
+    figures.push(
+        Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
+            &format!("in a fleet of {SMALL}"),
+            milliseconds(of_few),
+            SHARE,
+        ),
+    );
     Ok(figures)
 }
 
@@ -107,7 +125,11 @@ impl Stage {
     /// Labels a cluster, and waits until it has its services.
     async fn choose(&mut self, n: usize) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"env": CHOSEN}}}));
-        self.fleet.field.api::<Cluster>().patch(&cluster(n), &PatchParams::default(), &patch).await?;
+        self.fleet
+            .field
+            .api::<Cluster>()
+            .patch(&cluster(n), &PatchParams::default(), &patch)
+            .await?;
         self.until_quiet().await
     }
 
@@ -136,5 +158,7 @@ impl Stage {
 async fn queued(client: &Client) -> Result<u64> {
     let text = client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
     let depths = text.lines().filter(|line| line.starts_with("farwater_queue_depth{"));
-    depths.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+    depths
+        .map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?))
+        .sum()
 }

@@ -38,20 +38,39 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let path = field.receiver().await?;
     let after = repository.commit(BRANCH, &[("app/map.yaml", &config_map("1"))])?;
     let url = field.git.url(SOURCE);
-    let push = Push { url: &url, branch: BRANCH, before: &before, after: &after, size: 2_000 };
+    let push = Push {
+        url: &url,
+        branch: BRANCH,
+        before: &before,
+        after: &after,
+        size: 2_000,
+    };
     let pushed = Instant::now();
-    let response = field.client.send(Sender::new(Host::GitHub, TOKEN).push(&path, push).map(Body::from)).await?;
-    ensure!(response.status() == StatusCode::ACCEPTED, "a delivery was answered {}", response.status());
+    let response = field
+        .client
+        .send(Sender::new(Host::GitHub, TOKEN).push(&path, push).map(Body::from))
+        .await?;
+    ensure!(
+        response.status() == StatusCode::ACCEPTED,
+        "a delivery was answered {}",
+        response.status()
+    );
     field.served(SOURCE, &after).await?;
     let seen = pushed.elapsed();
     let sources = field.api::<GitRepository>();
     wait_for("deliveries to be proven", PATIENCE, || async {
         let conditions = sources.get(SOURCE).await?.status.unwrap_or_default().conditions;
-        Ok(conditions.iter().any(|condition| condition.message.contains(TOLD)).then_some(()))
+        Ok(conditions
+            .iter()
+            .any(|condition| condition.message.contains(TOLD))
+            .then_some(()))
     })
     .await?;
     let asked = field.git.counts().ls_refs;
-    wait_for("the next check", PATIENCE, || async { Ok((field.git.counts().ls_refs > asked).then_some(())) }).await?;
+    wait_for("the next check", PATIENCE, || async {
+        Ok((field.git.counts().ls_refs > asked).then_some(()))
+    })
+    .await?;
     let asked = field.git.counts().ls_refs;
     tokio::time::sleep(STRETCHED.mul_f64(intervals)).await;
     let checks = field.git.counts().ls_refs - asked;
@@ -64,8 +83,18 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         STRETCHED.mul_f64(intervals).as_secs()
     );
     Ok(vec![
-        Figure::new("ref_checks_per_repository_and_hour_with_webhooks", &workload, per_hour, "checks")
-            .at_most(PER_HOUR),
-        Figure::new("push_to_served", "one push that a webhook delivers", round(seen.as_secs_f64() * 1e3), "ms"),
+        Figure::new(
+            "ref_checks_per_repository_and_hour_with_webhooks",
+            &workload,
+            per_hour,
+            "checks",
+        )
+        .at_most(PER_HOUR),
+        Figure::new(
+            "push_to_served",
+            "one push that a webhook delivers",
+            round(seen.as_secs_f64() * 1e3),
+            "ms",
+        ),
     ])
 }

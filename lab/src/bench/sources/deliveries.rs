@@ -31,7 +31,13 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     field.served("infra", &commit).await?;
     let path = field.receiver().await?;
     let url = field.git.url("infra");
-    let push = Push { url: &url, branch: BRANCH, before: &commit, after: &commit, size: BYTES };
+    let push = Push {
+        url: &url,
+        branch: BRANCH,
+        before: &commit,
+        after: &commit,
+        size: BYTES,
+    };
     let request = Sender::new(Host::GitHub, TOKEN).push(&path, push);
     let busy = field.until_quiet().await?;
 
@@ -40,7 +46,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     stream::iter(0..count)
         .map(|_| async {
             let response = client.send(request.clone().map(Body::from)).await?;
-            ensure!(response.status() == StatusCode::ACCEPTED, "a delivery was answered {}", response.status());
+            ensure!(
+                response.status() == StatusCode::ACCEPTED,
+                "a delivery was answered {}",
+                response.status()
+            );
             response.into_body().collect().await?;
             anyhow::Ok(())
         })
@@ -51,17 +61,32 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let busy = field.until_quiet().await?.saturating_sub(busy);
     let asked = field.git.counts();
 
-    let workload = format!("{count} deliveries of {} bytes over TLS, {AT_ONCE} connections", request.body().len());
+    let workload = format!(
+        "{count} deliveries of {} bytes over TLS, {AT_ONCE} connections",
+        request.body().len()
+    );
     let each = busy.as_secs_f64() * 1e6 / count as f64;
     let round = |value: f64| (value * 10.0).round() / 10.0;
     let mut figure = Figure::new("delivery_processor_time", &workload, round(each), "us").at_most(GOAL);
-    let peer = figure.clone().compared("HMAC-SHA256 of the same bytes", round(hash(request.body())));
+    let peer = figure
+        .clone()
+        .compared("HMAC-SHA256 of the same bytes", round(hash(request.body())));
     (figure.peer, figure.peer_value, figure.ratio) = (peer.peer, peer.peer_value, peer.ratio);
     Ok(vec![
         figure,
-        Figure::new("deliveries", &workload, (count as f64 / took.as_secs_f64()).round(), "1/s"),
-        Figure::new("checks_by_deliveries_of_what_is_known", &workload, asked.ls_refs as f64 - 1.0, "checks")
-            .at_most(1.0),
+        Figure::new(
+            "deliveries",
+            &workload,
+            (count as f64 / took.as_secs_f64()).round(),
+            "1/s",
+        ),
+        Figure::new(
+            "checks_by_deliveries_of_what_is_known",
+            &workload,
+            asked.ls_refs as f64 - 1.0,
+            "checks",
+        )
+        .at_most(1.0),
     ])
 }
 

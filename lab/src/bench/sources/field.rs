@@ -72,7 +72,10 @@ impl Field {
         let api_version = K::api_version(&K::DynamicType::default()).into_owned();
         let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec});
         let object: K = serde_json::from_value(object)?;
-        self.api::<K>().create(&PostParams::default(), &object).await.with_context(|| format!("create {name}"))?;
+        self.api::<K>()
+            .create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("create {name}"))?;
         Ok(())
     }
 
@@ -80,12 +83,19 @@ impl Field {
     pub async fn receiver(&self) -> Result<String> {
         let secret = json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}});
         let secrets: Api<Secret> = self.api();
-        secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await.context("create the token")?;
+        secrets
+            .create(&PostParams::default(), &serde_json::from_value(secret)?)
+            .await
+            .context("create the token")?;
         let spec = json!({"type": "github", "resources": [{"name": "*"}], "secretRef": {"name": "hook"}});
         self.source::<Receiver>("hook", spec).await?;
         let receivers: Api<Receiver> = self.api();
         wait_for("the receiver to have a path", PATIENCE, || async {
-            Ok(receivers.get("hook").await?.status.and_then(|status| status.webhook_path))
+            Ok(receivers
+                .get("hook")
+                .await?
+                .status
+                .and_then(|status| status.webhook_path))
         })
         .await
     }
@@ -97,7 +107,9 @@ impl Field {
         K::DynamicType: Default,
     {
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
-        self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.api::<K>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
         Ok(())
     }
 
@@ -110,11 +122,18 @@ impl Field {
                 spec["clusterRef"] = json!({"name": cluster});
                 spec["targetNamespace"] = name.as_str().into();
                 let service = ServiceDeployment::new(&name, serde_json::from_value(spec)?);
-                services.create(&PostParams::default(), &service).await.with_context(|| format!("create {name}"))?;
+                services
+                    .create(&PostParams::default(), &service)
+                    .await
+                    .with_context(|| format!("create {name}"))?;
                 anyhow::Ok(())
             }
         };
-        stream::iter(all).map(create).buffer_unordered(AT_ONCE).try_collect().await
+        stream::iter(all)
+            .map(create)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await
     }
 
     /// Waits until a source serves this commit.
@@ -122,7 +141,9 @@ impl Field {
         let sources: Api<GitRepository> = self.api();
         wait_for("the hub to serve the commit", PATIENCE, || async {
             let revision = sources.get(name).await?.status.and_then(|status| status.revision);
-            Ok(revision.is_some_and(|revision| revision.ends_with(commit)).then_some(()))
+            Ok(revision
+                .is_some_and(|revision| revision.ends_with(commit))
+                .then_some(()))
         })
         .await
     }
@@ -130,8 +151,14 @@ impl Field {
     /// Number of times that the hub has reconciled the revision of a service.
     pub async fn reconciles(&self) -> Result<u64> {
         const COUNTER: &str = "farwater_reconciles_total{controller=\"assign_revisions\"} ";
-        let text = self.client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
-        let count = text.lines().find_map(|line| line.strip_prefix(COUNTER)).context("the hub has no such counter")?;
+        let text = self
+            .client
+            .request_text(Request::get("/metrics").body(Vec::new())?)
+            .await?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix(COUNTER))
+            .context("the hub has no such counter")?;
         count.parse().with_context(|| format!("read {count:?}"))
     }
 

@@ -32,14 +32,23 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     field.repository(SOURCE, "24h").await?;
     eprintln!("joining {clusters} clusters, creating {services} services");
     let names: Vec<String> = (0..clusters).map(|n| format!("cluster-{n}")).collect();
-    let mut pollers: Vec<Poller> =
-        stream::iter(&names).map(|name| Poller::join(&field.hub, name)).buffered(32).try_collect().await?;
-    field.services((0..services).map(|n| (service(n), names[n % clusters].clone(), folder(SOURCE, &path(n))))).await?;
+    let mut pollers: Vec<Poller> = stream::iter(&names)
+        .map(|name| Poller::join(&field.hub, name))
+        .buffered(32)
+        .try_collect()
+        .await?;
+    field
+        .services((0..services).map(|n| (service(n), names[n % clusters].clone(), folder(SOURCE, &path(n)))))
+        .await?;
     assigned(&field, services, &commit).await?;
     field.until_quiet().await?;
     let mirror = Mirror::new(&field)?;
     let mut known = all_digests(&mut pollers).await?;
-    ensure!(known.len() == services, "clusters got {} of {services} services", known.len());
+    ensure!(
+        known.len() == services,
+        "clusters got {} of {services} services",
+        known.len()
+    );
 
     let mut figures = Vec::new();
     // Use the mean of several commits that touch one service each. A single one takes only a few ticks of the clock.
@@ -52,29 +61,59 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             let commit = change(&repository, touched.clone(), &format!("of {}", touched.len()))?;
             by_hand.push(mirror.look(&field, &commit)?.as_secs_f64());
             let first = service(touched.start);
-            told.push(commit_to_told(&field, &mut pollers[touched.start % clusters], &first, known.get(&first)).await?);
+            told.push(
+                commit_to_told(
+                    &field,
+                    &mut pollers[touched.start % clusters],
+                    &first,
+                    known.get(&first),
+                )
+                .await?,
+            );
         }
         let after = field.until_quiet().await?;
-        let spent = after.saturating_sub(before).saturating_sub(begun.elapsed().mul_f64(share));
+        let spent = after
+            .saturating_sub(before)
+            .saturating_sub(begun.elapsed().mul_f64(share));
         let programs = field.processor_time_of_programs()?.saturating_sub(programs);
         let now = all_digests(&mut pollers).await?;
-        let changed = now.iter().filter(|(name, digest)| known.get(*name) != Some(*digest)).count();
+        let changed = now
+            .iter()
+            .filter(|(name, digest)| known.get(*name) != Some(*digest))
+            .count();
         let (count, touched) = (commits.len(), commits[0].len());
-        ensure!(now.len() == services && changed >= count * touched, "{changed} of {count} x {touched} have changed");
+        ensure!(
+            now.len() == services && changed >= count * touched,
+            "{changed} of {count} x {touched} have changed"
+        );
         let workload = format!(
             "a commit that touches {touched} of a repository's {services} services on {clusters} clusters, mean of {count}"
         );
         let each = |total: f64| total / count as f64;
         let own = milliseconds(spent.saturating_sub(programs));
         let own = Figure::new("hub_processor_time", &workload, each(own), "ms");
-        figures.push(if touched == 1 { own.at_most(milliseconds(GOAL)) } else { own });
-        let whole = Figure::new("hub_processor_time_with_git", &workload, each(milliseconds(spent)), "ms");
+        figures.push(if touched == 1 {
+            own.at_most(milliseconds(GOAL))
+        } else {
+            own
+        });
+        let whole = Figure::new(
+            "hub_processor_time_with_git",
+            &workload,
+            each(milliseconds(spent)),
+            "ms",
+        );
         figures.push(whole.compared("git fetch and git diff-tree, by the clock", median(by_hand) * 1e3));
         let looks = each((field.reconciles().await? - looks) as f64);
         figures.push(Figure::new("services_looked_at", &workload, looks, "reconciles").at_most(touched as f64));
         let changed = each(changed as f64);
         figures.push(Figure::new("entries_that_change", &workload, changed, "entries").at_most(touched as f64));
-        figures.push(Figure::new("request_to_first_told", &workload, median(told) * 1e3, "ms"));
+        figures.push(Figure::new(
+            "request_to_first_told",
+            &workload,
+            median(told) * 1e3,
+            "ms",
+        ));
         known = now;
     }
     Ok(figures)
@@ -105,12 +144,18 @@ fn path(n: usize) -> String {
 
 /// Writes the files of some services.
 fn change(repository: &Repository, services: Range<usize>, text: &str) -> Result<String> {
-    let files: Vec<(String, String)> =
-        services.map(|n| (format!("{}/map.yaml", path(n)), config_map(&format!("{n} {text}")))).collect();
-    let files: Vec<(&str, Option<&str>)> =
-        files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+    let files: Vec<(String, String)> = services
+        .map(|n| (format!("{}/map.yaml", path(n)), config_map(&format!("{n} {text}"))))
+        .collect();
+    let files: Vec<(&str, Option<&str>)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), Some(text.as_str())))
+        .collect();
     if repository.branch(BRANCH).is_none() {
-        let all: Vec<(&str, &str)> = files.iter().filter_map(|(path, text)| Some((*path, (*text)?))).collect();
+        let all: Vec<(&str, &str)> = files
+            .iter()
+            .filter_map(|(path, text)| Some((*path, (*text)?)))
+            .collect();
         return repository.commit(BRANCH, &all);
     }
     repository.change(BRANCH, &files)
@@ -118,11 +163,23 @@ fn change(repository: &Repository, services: Range<usize>, text: &str) -> Result
 
 async fn assigned(field: &Field, services: usize, commit: &str) -> Result<()> {
     let check = |service: &ServiceDeployment| {
-        let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
-        ensure!(assigned.is_some_and(|revision| revision.ends_with(commit)), "{assigned:?} is assigned");
+        let assigned = service
+            .status
+            .as_ref()
+            .and_then(|status| status.assigned_revision.as_deref());
+        ensure!(
+            assigned.is_some_and(|revision| revision.ends_with(commit)),
+            "{assigned:?} is assigned"
+        );
         Ok(())
     };
-    wait_for_all(&format!("{services} services to be assigned"), PATIENCE, &field.api(), check).await
+    wait_for_all(
+        &format!("{services} services to be assigned"),
+        PATIENCE,
+        &field.api(),
+        check,
+    )
+    .await
 }
 
 /// Entries of all clusters.
@@ -155,13 +212,22 @@ impl Mirror {
     }
 
     fn fetch(&self, field: &Field) -> Result<()> {
-        self.git(&["fetch", "--quiet", &field.git.url(SOURCE), &format!("{BRANCH}:{BRANCH}")])
+        self.git(&[
+            "fetch",
+            "--quiet",
+            &field.git.url(SOURCE),
+            &format!("{BRANCH}:{BRANCH}"),
+        ])
     }
 
     fn git(&self, arguments: &[&str]) -> Result<()> {
         let mut git = bare_command("git");
         let output = git.arg("-C").arg(&self.0).args(arguments).output().context("run git")?;
-        ensure!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "git {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 }

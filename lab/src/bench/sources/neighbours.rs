@@ -47,7 +47,9 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     repository.commit(BRANCH, &[("app/map.yaml", &config_map("0"))])?;
     field.repository(OWN, "24h").await?;
     let mut poller = Poller::join(&field.hub, CLUSTER).await?;
-    field.services([(SERVICE.to_owned(), CLUSTER.to_owned(), folder(OWN, "app"))].into_iter()).await?;
+    field
+        .services([(SERVICE.to_owned(), CLUSTER.to_owned(), folder(OWN, "app"))].into_iter())
+        .await?;
     until_told(&mut poller, Instant::now()).await?;
     let neighbours = Neighbours::start(&field).await?;
 
@@ -115,7 +117,11 @@ async fn round_trips(
 /// Waits until the service's entry changes.
 async fn until_told(poller: &mut Poller, begun: Instant) -> Result<()> {
     loop {
-        if poller.poll().await?.is_some_and(|desired| bundles(&desired).contains_key(SERVICE)) {
+        if poller
+            .poll()
+            .await?
+            .is_some_and(|desired| bundles(&desired).contains_key(SERVICE))
+        {
             return Ok(());
         }
         ensure!(begun.elapsed() < LONGEST, "the cluster got no change for {LONGEST:?}");
@@ -138,7 +144,13 @@ impl Neighbours {
         let mut servers = Vec::new();
         for (kind, fault) in [
             ("stalled", Fault::Stall),
-            ("dripping", Fault::Slow { bytes: 1, pause: Duration::from_secs(1) }),
+            (
+                "dripping",
+                Fault::Slow {
+                    bytes: 1,
+                    pause: Duration::from_secs(1),
+                },
+            ),
             ("failing", Fault::Status(500)),
             ("refusing", Fault::Status(429)),
         ] {
@@ -156,14 +168,26 @@ impl Neighbours {
         let folder = temporary_folder("farwater-bench-")?;
         let registry = Origin::of_folder(folder.path(), None).await?;
         registry.set_fault_at("stalled", Fault::Stall);
-        registry.set_fault_at("dripping", Fault::Slow { bytes: 1, pause: Duration::from_secs(1) });
+        registry.set_fault_at(
+            "dripping",
+            Fault::Slow {
+                bytes: 1,
+                pause: Duration::from_secs(1),
+            },
+        );
         for name in artifacts() {
             let url = format!("oci://{}/{name}", registry.host());
             let spec = json!({"url": url, "insecure": true, "interval": "10s", "timeout": TIMEOUT});
             field.source::<OCIRepository>(&name, spec).await?;
         }
         let pages = Origin::of_folder(folder.path(), None).await?;
-        let neighbours = Self { servers, registry, pages, folder, padding: padding() };
+        let neighbours = Self {
+            servers,
+            registry,
+            pages,
+            folder,
+            padding: padding(),
+        };
         let once = gzip(&vec![0; 256 << 20])?;
         for chart in CHARTS {
             let place = neighbours.place(chart);
@@ -200,11 +224,16 @@ impl Neighbours {
     }
 
     fn repositories(&self) -> impl Iterator<Item = String> {
-        self.servers.iter().flat_map(|(kind, _)| (0..SOURCES).map(move |n| format!("{kind}-{n}")))
+        self.servers
+            .iter()
+            .flat_map(|(kind, _)| (0..SOURCES).map(move |n| format!("{kind}-{n}")))
     }
 
     async fn suspend(&self, field: &Field, is_suspended: bool) -> Result<()> {
-        let (parameters, patch) = (PatchParams::default(), Patch::Merge(json!({"spec": {"suspend": is_suspended}})));
+        let (parameters, patch) = (
+            PatchParams::default(),
+            Patch::Merge(json!({"spec": {"suspend": is_suspended}})),
+        );
         for name in self.repositories() {
             field.api::<GitRepository>().patch(&name, &parameters, &patch).await?;
         }

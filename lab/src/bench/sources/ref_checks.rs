@@ -35,10 +35,17 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     for &size in sizes {
         let names: Vec<String> = (joined..size).map(|n| format!("cluster-{n}")).collect();
         eprintln!("joining {} clusters", names.len());
-        let new: Vec<Poller> =
-            stream::iter(&names).map(|name| Poller::join(&field.hub, name)).buffer_unordered(32).try_collect().await?;
+        let new: Vec<Poller> = stream::iter(&names)
+            .map(|name| Poller::join(&field.hub, name))
+            .buffer_unordered(32)
+            .try_collect()
+            .await?;
         field
-            .services(names.iter().map(|name| (format!("app-of-{name}"), name.clone(), folder(SOURCE, "app"))))
+            .services(
+                names
+                    .iter()
+                    .map(|name| (format!("app-of-{name}"), name.clone(), folder(SOURCE, "app"))),
+            )
             .await?;
         for poller in new {
             polling.spawn(poll(poller));
@@ -77,7 +84,10 @@ fn figures_of(size: usize, [before, idle, after]: [Counts; 3], by_hand: usize) -
         WINDOW.as_secs()
     );
     let checks = after.ls_refs - before.ls_refs;
-    ensure!(checks > 0 && idle.ls_refs > before.ls_refs, "the Git server got no requests");
+    ensure!(
+        checks > 0 && idle.ls_refs > before.ls_refs,
+        "the Git server got no requests"
+    );
     let round = |value: f64| (value * 100.0).round() / 100.0;
     let per_hour = round(checks as f64 / intervals * DEFAULTS_PER_HOUR);
     let each = round((idle.requests - before.requests) as f64 / (idle.ls_refs - before.ls_refs) as f64);
@@ -88,7 +98,12 @@ fn figures_of(size: usize, [before, idle, after]: [Counts; 3], by_hand: usize) -
             .compared("git ls-remote", by_hand as f64)
             .at_most(REQUESTS),
         Figure::new("requests_per_check", &workload, with_commit, "requests").at_most(REQUESTS),
-        Figure::new("fetches_of_one_commit", &workload, (after.fetches - before.fetches) as f64, "requests"),
+        Figure::new(
+            "fetches_of_one_commit",
+            &workload,
+            (after.fetches - before.fetches) as f64,
+            "requests",
+        ),
     ])
 }
 
@@ -109,6 +124,10 @@ fn ls_remote(field: &Field) -> Result<usize> {
     let mut git = bare_command("git");
     git.args(["ls-remote", &url, &format!("refs/heads/{BRANCH}")]);
     let output = git.output().context("run git ls-remote")?;
-    ensure!(output.status.success(), "git ls-remote: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "git ls-remote: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(field.git.counts().requests - before)
 }

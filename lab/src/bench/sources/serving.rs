@@ -28,7 +28,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let authority = Authority::new("a bench's own")?;
     field.until_quiet().await?;
     let found: BTreeSet<Digest> = bundles(&poller.desired().await?).into_values().collect();
-    ensure!(found.len() == count, "the cluster got {} of {count} bundles", found.len());
+    ensure!(
+        found.len() == count,
+        "the cluster got {} of {count} bundles",
+        found.len()
+    );
 
     // nginx serves the same bytes at the same paths.
     let root = field.path().join("files");
@@ -36,7 +40,9 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut paths = Vec::new();
     for digest in found {
         let path = format!("/agent/v1/bundles/{digest}");
-        poller.download(digest, &root.join(path.trim_start_matches('/'))).await?;
+        poller
+            .download(digest, &root.join(path.trim_start_matches('/')))
+            .await?;
         paths.push(path);
     }
     let mut nginx = Nginx::of_folder(&root, &authority.issue(&["127.0.0.1"], 24)?).await?;
@@ -80,15 +86,24 @@ async fn fill(field: &Field, count: usize) -> Result<Poller> {
             (format!("s{n}/map.yaml"), config_map(&hex::encode(noise)))
         })
         .collect();
-    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     let commit = repository.commit(BRANCH, &files)?;
     field.repository(SOURCE, "24h").await?;
     let poller = Poller::join(&field.hub, "east").await?;
     let services = (0..count).map(|n| (format!("s{n}"), "east".to_owned(), folder(SOURCE, &format!("s{n}"))));
     field.services(services).await?;
     let check = |service: &ServiceDeployment| {
-        let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
-        ensure!(assigned.is_some_and(|revision| revision.ends_with(&commit)), "{assigned:?} is assigned");
+        let assigned = service
+            .status
+            .as_ref()
+            .and_then(|status| status.assigned_revision.as_deref());
+        ensure!(
+            assigned.is_some_and(|revision| revision.ends_with(&commit)),
+            "{assigned:?} is assigned"
+        );
         Ok(())
     };
     wait_for_all("the services to be assigned", PATIENCE, &field.api(), check).await?;
@@ -113,7 +128,10 @@ impl Rates {
         let before = usage::processor_time(server.id())?;
         let Answers { count, bytes } = target.load(paths, CONNECTIONS, lasts).await?;
         let spent = usage::processor_time(server.id())?.saturating_sub(before);
-        eprintln!("  {}: {count} answers of {bytes} bytes in {lasts:?}, {spent:?} of processor time", target.name);
+        eprintln!(
+            "  {}: {count} answers of {bytes} bytes in {lasts:?}, {spent:?} of processor time",
+            target.name
+        );
         self.per_processor_second.push(count as f64 / spent.as_secs_f64());
         self.per_second.push(count as f64 / lasts.as_secs_f64());
         Ok(())

@@ -45,7 +45,12 @@ impl Target {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let tls = TlsConnector::from(Arc::new(config));
-        Ok(Self { port, name, authorization: format!("Bearer {authorization}"), tls })
+        Ok(Self {
+            port,
+            name,
+            authorization: format!("Bearer {authorization}"),
+            tls,
+        })
     }
 
     async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>> {
@@ -59,7 +64,9 @@ impl Target {
 
     async fn get(&self, sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::HOST, "127.0.0.1");
-        let request = request.header(header::AUTHORIZATION, &self.authorization).body(Empty::new())?;
+        let request = request
+            .header(header::AUTHORIZATION, &self.authorization)
+            .body(Empty::new())?;
         sender.ready().await?;
         let response = sender.send_request(request).await?;
         let status = response.status();

@@ -51,7 +51,10 @@ impl Witness {
                 tokio::time::sleep(PAUSE).await;
             }
         });
-        Self { account: kept, task: task.abort_handle() }
+        Self {
+            account: kept,
+            task: task.abort_handle(),
+        }
     }
 
     /// Adds a commit whose objects all have this value.
@@ -76,13 +79,18 @@ async fn look(
     account: &Mutex<Account>,
 ) -> Result<()> {
     let status = services.get(SERVICE).await?.status.unwrap_or_default();
-    let Some(revision) = status.applied_revision.filter(|_| condition(&status.conditions, "Ready") == Some("True"))
+    let Some(revision) = status
+        .applied_revision
+        .filter(|_| condition(&status.conditions, "Ready") == Some("True"))
     else {
         return Ok(());
     };
     let since: Vec<String> = {
         let account = lock(account);
-        let since = account.commits.iter().skip_while(|(commit, _)| !revision.ends_with(commit.as_str()));
+        let since = account
+            .commits
+            .iter()
+            .skip_while(|(commit, _)| !revision.ends_with(commit.as_str()));
         since.map(|(_, value)| value.clone()).collect()
     };
     if since.is_empty() {
@@ -93,7 +101,11 @@ async fn look(
     let mut account = lock(account);
     account.looks += 1;
     if current != objects && account.lies.len() < MAX_LIES {
-        let lie = format!("synced at {} with {current} of {objects} objects, {} there", since[0], found.len());
+        let lie = format!(
+            "synced at {} with {current} of {objects} objects, {} there",
+            since[0],
+            found.len()
+        );
         account.lies.push(lie);
     }
     Ok(())

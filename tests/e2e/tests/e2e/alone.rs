@@ -30,9 +30,18 @@ async fn uids(maps: &Api<ConfigMap>) -> Result<BTreeMap<String, String>> {
 /// Versions of each ConfigMap and of everything that the agent stores in the cluster.
 async fn versions(maps: &Api<ConfigMap>, plane: &Plane) -> Result<BTreeMap<String, Option<String>>> {
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
-    let (maps, secrets) = (maps.list(&ListParams::default()).await?, secrets.list(&ListParams::default()).await?);
-    let maps = maps.items.into_iter().map(|map| (map.name_any(), map.metadata.resource_version));
-    let secrets = secrets.items.into_iter().map(|secret| (secret.name_any(), secret.metadata.resource_version));
+    let (maps, secrets) = (
+        maps.list(&ListParams::default()).await?,
+        secrets.list(&ListParams::default()).await?,
+    );
+    let maps = maps
+        .items
+        .into_iter()
+        .map(|map| (map.name_any(), map.metadata.resource_version));
+    let secrets = secrets
+        .items
+        .into_iter()
+        .map(|secret| (secret.name_any(), secret.metadata.resource_version));
     Ok(maps.chain(secrets).collect())
 }
 
@@ -46,7 +55,11 @@ async fn versions_at_rest(
     fleet
         .until("nothing to be written any more", || async {
             let (first, answered) = (versions(maps, plane).await?, polls(agent).await?);
-            fleet.until("another poll", || async { Ok((polls(agent).await? > answered).then_some(())) }).await?;
+            fleet
+                .until("another poll", || async {
+                    Ok((polls(agent).await? > answered).then_some(()))
+                })
+                .await?;
             Ok((versions(maps, plane).await? == first).then_some(first))
         })
         .await
@@ -54,7 +67,10 @@ async fn versions_at_rest(
 
 async fn change(maps: &Api<ConfigMap>, name: &str) -> Result<()> {
     let theirs = Patch::Merge(json!({"data": {"value": "theirs"}}));
-    let by = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
+    let by = PatchParams {
+        field_manager: Some("somebody".to_owned()),
+        ..PatchParams::default()
+    };
     maps.patch(name, &by, &theirs).await?;
     Ok(())
 }
@@ -72,9 +88,13 @@ async fn until_repaired(fleet: &Fleet, maps: &Api<ConfigMap>, name: &str) -> Res
 /// Time of a change by hand that was undone, as the hub shows it.
 async fn changed_at(fleet: &Fleet, name: &str) -> Result<Timestamp> {
     let objects = fleet.objects("app").await?;
-    let object =
-        objects.iter().find(|one| one.object.name == name).with_context(|| format!("{name} in {objects:?}"))?;
-    let told = object.message.split_once("took fields of others: .data.value (somebody), last at ");
+    let object = objects
+        .iter()
+        .find(|one| one.object.name == name)
+        .with_context(|| format!("{name} in {objects:?}"))?;
+    let told = object
+        .message
+        .split_once("took fields of others: .data.value (somebody), last at ");
     let (_, time) = told.with_context(|| object.message.clone())?;
     Ok(time.split(';').next().unwrap_or_default().parse()?)
 }
@@ -84,14 +104,24 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     let plane = shared(1).await?;
     let mut fleet = Fleet::launch(Launch::environment(&[LIMIT])).await?;
     let agent = format!("127.0.0.1:{}", ports::free()?);
-    fleet.join_with("east", plane, Launch::arguments(&["--health-listen", &agent])).await?;
+    fleet
+        .join_with("east", plane, Launch::arguments(&["--health-listen", &agent]))
+        .await?;
     let interval = Patch::Merge(json!({"spec": {"pollInterval": INTERVAL}}));
-    fleet.api::<Cluster>().patch("east", &PatchParams::default(), &interval).await?;
+    fleet
+        .api::<Cluster>()
+        .patch("east", &PatchParams::default(), &interval)
+        .await?;
     let files = ["m0", "m1", "m2"].map(|name| (format!("app/{name}.yaml"), config_map(name, "one")));
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     let before = uids(&maps).await?;
 
@@ -116,16 +146,25 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     fleet.reconcile("infra").await?;
     fleet.until_assigned("app", &commit).await?;
     let assigned = polls(&agent).await?;
-    fleet.until("what is new to be there", || async { Ok(maps.get_opt("m3").await?) }).await?;
+    fleet
+        .until("what is new to be there", || async { Ok(maps.get_opt("m3").await?) })
+        .await?;
     let applied = polls(&agent).await?;
-    ensure!(applied - assigned <= 2, "applied {} polls after it was assigned", applied - assigned);
+    ensure!(
+        applied - assigned <= 2,
+        "applied {} polls after it was assigned",
+        applied - assigned
+    );
     fleet.until_applied("app", &commit).await?;
     let mut after = uids(&maps).await?;
     ensure!(after.remove("m3").is_some() && after == before, "{before:?}\n{after:?}");
     // The agent reports what happened while the hub was down.
     for name in ["m0", "m1"] {
         let time = changed_at(&fleet, name).await?;
-        ensure!(time < back, "{name} was changed at {time}, and the hub was back at {back}");
+        ensure!(
+            time < back,
+            "{name} was changed at {time}, and the hub was back at {back}"
+        );
     }
 
     // Both restart at the same time, and neither writes anything.
@@ -134,7 +173,9 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     fleet.agent("east")?.kill9();
     fleet.agent("east")?.restart()?;
     fleet.hub.restart().await?;
-    fleet.until("two polls", || async { Ok((polls(&agent).await? >= 2).then_some(())) }).await?;
+    fleet
+        .until("two polls", || async { Ok((polls(&agent).await? >= 2).then_some(())) })
+        .await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(versions(&maps, plane).await? == before);
     Ok(())

@@ -31,13 +31,21 @@ async fn until_values(plane: &Plane, fleet: &Fleet, wanted: &[(&str, &str)]) -> 
 async fn an_artifact_with_files_of_a_repository_is_applied_and_outlives_its_registry() -> Result<()> {
     let plane = shared(1).await?;
     let registry = Registry::start(SignIn::Nobody).await?;
-    registry.push_files("apps", "stable", &[("a.yaml", &config_map("a", "one"))]).await?;
+    registry
+        .push_files("apps", "stable", &[("a.yaml", &config_map("a", "one"))])
+        .await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let repository = fleet.repository("infra", &[("east/b.yaml", &config_map("b", "one")), ("README", "x")]).await?;
+    let repository = fleet
+        .repository("infra", &[("east/b.yaml", &config_map("b", "one")), ("README", "x")])
+        .await?;
     let spec = json!({"url": registry.url("apps"), "ref": {"tag": "stable"}, "insecure": true, "interval": "1h"});
     let apps: Api<OCIRepository> = fleet.api();
-    apps.create(&PostParams::default(), &OCIRepository::new("apps", serde_json::from_value(spec)?)).await?;
+    apps.create(
+        &PostParams::default(),
+        &OCIRepository::new("apps", serde_json::from_value(spec)?),
+    )
+    .await?;
     let sources = json!({
         "sourceRef": {"kind": "OCIRepository", "name": "apps"},
         "sources": [{"sourceRef": {"name": "infra"}, "path": "east", "mountPath": "of-cluster"}],
@@ -45,7 +53,9 @@ async fn an_artifact_with_files_of_a_repository_is_applied_and_outlives_its_regi
     fleet.deploy_with("app", "east", "apps", "", sources).await?;
     until_values(plane, &fleet, &[("a", "one"), ("b", "one")]).await?;
 
-    let digest = registry.push_files("apps", "stable", &[("a.yaml", &config_map("a", "two"))]).await?;
+    let digest = registry
+        .push_files("apps", "stable", &[("a.yaml", &config_map("a", "two"))])
+        .await?;
     let ask = async || {
         let asked = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
         apps.patch("apps", &PatchParams::default(), &Patch::Merge(asked)).await

@@ -17,26 +17,40 @@ use serde_json::json;
 /// Runs `farwater admin …` as an operator does.
 fn admin(arguments: &[&str]) -> Result<Output> {
     let mut command = bare_command(farwater_testkit::farwater::program("farwater")?);
-    command.arg("admin").args(arguments).output().context("run farwater admin")
+    command
+        .arg("admin")
+        .args(arguments)
+        .output()
+        .context("run farwater admin")
 }
 
 fn done(arguments: &[&str]) -> Result<String> {
     let output = admin(arguments)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "farwater admin {arguments:?}: {}: {said}", output.status);
+    ensure!(
+        output.status.success(),
+        "farwater admin {arguments:?}: {}: {said}",
+        output.status
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &said)
 }
 
 fn refused(arguments: &[&str], code: i32, why: &str) -> Result<()> {
     let output = admin(arguments)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(code) && said.contains(why), "{arguments:?}: {}: {said}", output.status);
+    ensure!(
+        output.status.code() == Some(code) && said.contains(why),
+        "{arguments:?}: {}: {said}",
+        output.status
+    );
     ensure!(!said.contains(postgres::PASSWORD), "the password is in {said}");
     Ok(())
 }
 
 fn hub_map(name: &str, value: &str) -> Result<ConfigMap> {
-    Ok(serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": value}}))?)
+    Ok(serde_json::from_value(
+        json!({"metadata": {"name": name}, "data": {"value": value}}),
+    )?)
 }
 
 async fn maps(hub: &Hub) -> Result<Api<ConfigMap>> {
@@ -60,17 +74,34 @@ async fn a_restored_hub_on_postgresql_shows_watchers_the_future_only() -> Result
 }
 
 async fn hold_to_the_future(dir: &Path, mut hub: Hub, database: &[&str]) -> Result<()> {
-    let (data, file) = (hub.dir().display().to_string(), dir.join("backup").display().to_string());
+    let (data, file) = (
+        hub.dir().display().to_string(),
+        dir.join("backup").display().to_string(),
+    );
     let store = [&["--data-dir", &*data], database].concat();
     let with = |name: &'static str, more: &[&'static str]| [vec![name], store.clone(), more.to_vec()].concat();
     let api = maps(&hub).await?;
     api.create(&PostParams::default(), &hub_map("kept", "old")?).await?;
     done(&[with("backup", &[]), vec![&*file]].concat())?;
-    refused(&[with("backup", &[]), vec![&*file]].concat(), 2, "there is a file already")?;
+    refused(
+        &[with("backup", &[]), vec![&*file]].concat(),
+        2,
+        "there is a file already",
+    )?;
     done(&with("fsck", &[]))?;
-    api.create(&PostParams::default(), &hub_map("forgotten", "new")?).await?;
-    let version = api.list(&Default::default()).await?.metadata.resource_version.context("a version")?;
-    refused(&[with("restore", &["--force"]), vec![&*file]].concat(), 5, "stop the hub first")?;
+    api.create(&PostParams::default(), &hub_map("forgotten", "new")?)
+        .await?;
+    let version = api
+        .list(&Default::default())
+        .await?
+        .metadata
+        .resource_version
+        .context("a version")?;
+    refused(
+        &[with("restore", &["--force"]), vec![&*file]].concat(),
+        5,
+        "stop the hub first",
+    )?;
 
     hub.stop()?;
     refused(&[with("restore", &[]), vec![&*file]].concat(), 5, "--force replaces it")?;
@@ -91,7 +122,12 @@ async fn hold_to_the_future(dir: &Path, mut hub: Hub, database: &[&str]) -> Resu
         _ => false,
     };
     ensure!(gone, "{first:?}");
-    let list = api.list(&Default::default()).await?.metadata.resource_version.context("a version")?;
+    let list = api
+        .list(&Default::default())
+        .await?
+        .metadata
+        .resource_version
+        .context("a version")?;
     ensure!(list.parse::<u64>()? > version.parse::<u64>()? + 1_000_000);
     Ok(())
 }
@@ -104,12 +140,23 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
     let with_password = server.create_database().await?;
     let url = with_password.replace(&format!(":{}", postgres::PASSWORD), "");
     std::fs::write(&passwords, postgres::PASSWORD)?;
-    let (passwords, file) = (passwords.display().to_string(), data.join("hub.db").display().to_string());
+    let (passwords, file) = (
+        passwords.display().to_string(),
+        data.join("hub.db").display().to_string(),
+    );
 
     let mut hub = Hub::start(&data).await?;
     let api = maps(&hub).await?;
     let made = api.create(&PostParams::default(), &hub_map("a", "1")?).await?;
-    let copy = ["copy-store", "--from", &file, "--to", &url, "--to-password-file", &passwords];
+    let copy = [
+        "copy-store",
+        "--from",
+        &file,
+        "--to",
+        &url,
+        "--to-password-file",
+        &passwords,
+    ];
     refused(&copy, 5, "stop the hub first")?;
     hub.stop()?;
     drop(hub);
@@ -129,7 +176,15 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
     // The data directory contains the location of its database.
     let data_dir = data.display().to_string();
     refused(&["fsck", "--data-dir", &data_dir], 2, "name it with --database")?;
-    done(&["copy-store", "--from", &url, "--from-password-file", &passwords, "--to", &file])?;
+    done(&[
+        "copy-store",
+        "--from",
+        &url,
+        "--from-password-file",
+        &passwords,
+        "--to",
+        &file,
+    ])?;
 
     let hub = Hub::start(&data).await?;
     ensure!(maps(&hub).await?.get("b").await?.data.context("data")?["value"] == "2");
@@ -149,7 +204,9 @@ async fn objects(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Stri
 async fn go_back(fleet: &mut Fleet, data: &str, backup: &str) -> Result<String> {
     fleet.hub.stop()?;
     let said = done(&["restore", "--data-dir", data, "--force", backup])?;
-    let (_, confirmation) = said.split_once(&format!("{CONFIRM_RESTORED}=")).with_context(|| said.clone())?;
+    let (_, confirmation) = said
+        .split_once(&format!("{CONFIRM_RESTORED}="))
+        .with_context(|| said.clone())?;
     let epoch: String = confirmation.chars().take_while(char::is_ascii_digit).collect();
     fleet.hub.restart().await?;
     fleet.client = fleet.hub.client().await?;
@@ -164,9 +221,10 @@ async fn until_restored(fleet: &Fleet, epoch: Option<&str>) -> Result<()> {
             let restored = conditions.iter().find(|condition| condition.type_ == "Restored");
             Ok(match (restored, epoch) {
                 (None, None) => Some(()),
-                (Some(condition), Some(epoch)) => {
-                    condition.message.contains(&format!("{CONFIRM_RESTORED}={epoch}")).then_some(())
-                }
+                (Some(condition), Some(epoch)) => condition
+                    .message
+                    .contains(&format!("{CONFIRM_RESTORED}={epoch}"))
+                    .then_some(()),
                 _ => None,
             })
         })
@@ -177,7 +235,10 @@ const KEPT: &str = "the hub does not list this service and has not asked to remo
 
 async fn confirm(fleet: &Fleet, epoch: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
-    fleet.api::<Cluster>().patch("east", &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<Cluster>()
+        .patch("east", &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
@@ -201,11 +262,17 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let map = config_map("a", "one");
-    let files = [("known/a.yaml", &*map), ("known/b.yaml", &*config_map("b", "one")), ("later/a.yaml", &*map)];
+    let files = [
+        ("known/a.yaml", &*map),
+        ("known/b.yaml", &*config_map("b", "one")),
+        ("later/a.yaml", &*map),
+    ];
     let repository = fleet.repository("infra", &files).await?;
     let commit = repository.branch("main").unwrap_or_default();
     let deleting = json!({"deletionPolicy": "Delete"});
-    fleet.deploy_with("known", "east", "infra", "known", deleting.clone()).await?;
+    fleet
+        .deploy_with("known", "east", "infra", "known", deleting.clone())
+        .await?;
     fleet.until_applied("known", &commit).await?;
 
     let data = fleet.hub.dir().display().to_string();
@@ -235,18 +302,24 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
         .await?;
     // Objects of deleted services stay, too.
     services.delete("known", &DeleteParams::default()).await?;
-    fleet.stays("both services' objects are the same ones", "known", in_place).await?;
+    fleet
+        .stays("both services' objects are the same ones", "known", in_place)
+        .await?;
     until_restored(&fleet, Some(&epoch)).await?;
     ensure!(services.get_opt("known").await?.is_some(), "its deletion waits");
     restart_agent(&mut fleet).await?;
-    fleet.stays("both services' objects are the same ones", "known", in_place).await?;
+    fleet
+        .stays("both services' objects are the same ones", "known", in_place)
+        .await?;
 
     confirm(&fleet, "1").await?;
     fleet.stays("another epoch confirms nothing", "known", in_place).await?;
     confirm(&fleet, &epoch).await?;
     until_restored(&fleet, None).await?;
     fleet
-        .until("the deletion to go on", || async { Ok(services.get_opt("known").await?.is_none().then_some(())) })
+        .until("the deletion to go on", || async {
+            Ok(services.get_opt("known").await?.is_none().then_some(()))
+        })
         .await?;
     ensure!(objects(plane, &known).await?.is_empty(), "deleted by its policy");
     // Objects without a service are never deleted: the service was forgotten, not deleted. There is no service to plan,

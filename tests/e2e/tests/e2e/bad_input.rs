@@ -22,11 +22,21 @@ struct Mistake {
 }
 
 fn mistake(service: &'static str, text: impl Into<String>, says: &'static [&'static str]) -> Mistake {
-    Mistake { service, file: "bad.yaml", text: text.into(), says, spoils_all: false }
+    Mistake {
+        service,
+        file: "bad.yaml",
+        text: text.into(),
+        says,
+        spoils_all: false,
+    }
 }
 
 fn spoiling(service: &'static str, file: &'static str, text: &str, says: &'static [&'static str]) -> Mistake {
-    Mistake { file, spoils_all: true, ..mistake(service, text, says) }
+    Mistake {
+        file,
+        spoils_all: true,
+        ..mistake(service, text, says)
+    }
 }
 
 /// Files that can't be read as manifests. Other missing objects are not pruned either, because the content of these
@@ -45,17 +55,33 @@ fn unreadable() -> Vec<Mistake> {
     let conflict = "<<<<<<< HEAD\ndata: {value: ours}\n=======\ndata: {value: theirs}\n>>>>>>> next\n";
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
     vec![
-        mistake("bomb", bomb, &["bomb/bad.yaml:", "alias bomb", "use fewer aliases, or split it"]),
-        mistake("huge", huge, &["huge/bad.yaml:1", "bytes long", "at most 3145728: split it"]),
+        mistake(
+            "bomb",
+            bomb,
+            &["bomb/bad.yaml:", "alias bomb", "use fewer aliases, or split it"],
+        ),
+        mistake(
+            "huge",
+            huge,
+            &["huge/bad.yaml:1", "bytes long", "at most 3145728: split it"],
+        ),
         mistake(
             "twice",
             named("data: {value: one}\ndata: {value: two}\n"),
-            &["twice/bad.yaml:5", "key \"data\" is given twice, first on line 4", "keep one"],
+            &[
+                "twice/bad.yaml:5",
+                "key \"data\" is given twice, first on line 4",
+                "keep one",
+            ],
         ),
         mistake(
             "kindless",
             "apiVersion: v1\nmetadata: {name: was}\n",
-            &["kindless/bad.yaml:1", "has no kind", "an object needs apiVersion, kind and metadata.name"],
+            &[
+                "kindless/bad.yaml:1",
+                "has no kind",
+                "an object needs apiVersion, kind and metadata.name",
+            ],
         ),
         mistake(
             "nameless",
@@ -65,7 +91,11 @@ fn unreadable() -> Vec<Mistake> {
         mistake(
             "generated",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: was-}\n",
-            &["generated/bad.yaml:1", "each apply would make another object", "give it a metadata.name"],
+            &[
+                "generated/bad.yaml:1",
+                "each apply would make another object",
+                "give it a metadata.name",
+            ],
         ),
         mistake(
             "number",
@@ -75,18 +105,52 @@ fn unreadable() -> Vec<Mistake> {
         mistake(
             "same",
             format!("{}---\n{}", config_map("was", "one"), config_map("was", "two")),
-            &["ConfigMap was is written twice", "same/bad.yaml:1", "same/bad.yaml:6", "keep one"],
+            &[
+                "ConfigMap was is written twice",
+                "same/bad.yaml:1",
+                "same/bad.yaml:6",
+                "keep one",
+            ],
         ),
-        mistake("broken", named("data:\n\tvalue: one\n"), &["broken/bad.yaml:5", "not valid YAML: tabs disallowed"]),
-        mistake("merge", named(conflict), &["merge/bad.yaml:4", "conflict markers of an unfinished merge"]),
+        mistake(
+            "broken",
+            named("data:\n\tvalue: one\n"),
+            &["broken/bad.yaml:5", "not valid YAML: tabs disallowed"],
+        ),
+        mistake(
+            "merge",
+            named(conflict),
+            &["merge/bad.yaml:4", "conflict markers of an unfinished merge"],
+        ),
         mistake(
             "template",
             named("data:\n  value: {{ .Values.x }}\n"),
-            &["template/bad.yaml:5", "looks like a template: Helm's belong in a chart", ".liquid"],
+            &[
+                "template/bad.yaml:5",
+                "looks like a template: Helm's belong in a chart",
+                ".liquid",
+            ],
         ),
-        mistake("listed", "- apiVersion: v1\n  kind: ConfigMap\n", &["listed/bad.yaml:1", "is a list, not an object"]),
-        mistake("pointer", pointer, &["pointer/bad.yaml:1", "is a Git LFS pointer", "keep manifests out of LFS"]),
-        spoiling("dangling", "bad.yaml", "-> gone.yaml", &["dangling/bad.yaml", "symlink", "gone.yaml"]),
+        mistake(
+            "listed",
+            "- apiVersion: v1\n  kind: ConfigMap\n",
+            &["listed/bad.yaml:1", "is a list, not an object"],
+        ),
+        mistake(
+            "pointer",
+            pointer,
+            &[
+                "pointer/bad.yaml:1",
+                "is a Git LFS pointer",
+                "keep manifests out of LFS",
+            ],
+        ),
+        spoiling(
+            "dangling",
+            "bad.yaml",
+            "-> gone.yaml",
+            &["dangling/bad.yaml", "symlink", "gone.yaml"],
+        ),
         spoiling("inflated", "bad.yaml", &inflated, &["compress more than 1000 to 1"]),
         spoiling(
             "kustomized",
@@ -94,7 +158,12 @@ fn unreadable() -> Vec<Mistake> {
             "resources: [gone.yaml]\n",
             &["kustomized/kustomization.yaml:1", "gone.yaml does not exist"],
         ),
-        spoiling("chart", "Chart.yaml", "apiVersion: v2\nname: web\n", &["chart.metadata.version is required"]),
+        spoiling(
+            "chart",
+            "Chart.yaml",
+            "apiVersion: v2\nname: web\n",
+            &["chart.metadata.version is required"],
+        ),
     ]
 }
 
@@ -104,12 +173,20 @@ fn refused() -> Vec<Mistake> {
         mistake(
             "unknown",
             "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: was}\n",
-            &["Widget.example.com was", "which the cluster does not serve", "check apiVersion and kind"],
+            &[
+                "Widget.example.com was",
+                "which the cluster does not serve",
+                "check apiVersion and kind",
+            ],
         ),
         mistake(
             "retired",
             "apiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: was}\n",
-            &["Ingress.extensions was", "which the cluster does not serve", "check apiVersion and kind"],
+            &[
+                "Ingress.extensions was",
+                "which the cluster does not serve",
+                "check apiVersion and kind",
+            ],
         ),
         mistake(
             "mistyped",
@@ -134,9 +211,18 @@ type Objects = BTreeMap<String, (String, String)>;
 
 async fn objects(plane: &Plane, namespace: &str) -> Result<Objects> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
-    let maps = api.list(&ListParams::default()).await?.into_iter().filter(|map| map.name_any() != "kube-root-ca.crt");
+    let maps = api
+        .list(&ListParams::default())
+        .await?
+        .into_iter()
+        .filter(|map| map.name_any() != "kube-root-ca.crt");
     let of = |map: ConfigMap| {
-        let value = map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
+        let value = map
+            .data
+            .as_ref()
+            .and_then(|data| data.get("value"))
+            .cloned()
+            .unwrap_or_default();
         (map.name_any(), (map.uid().unwrap_or_default(), value))
     };
     Ok(maps.map(of).collect())
@@ -151,7 +237,10 @@ async fn check_messages(fleet: &Fleet, cli: &Cli, mistake: &Mistake) -> Result<(
     let why = cli.expect(1, &["why", service])?.stdout;
     for (place, text) in [("kubectl get sd", &table), ("farwater why", &why)] {
         let missing: Vec<_> = says.iter().filter(|part| !text.contains(**part)).collect();
-        ensure!(missing.is_empty(), "{place} of {service} does not say {missing:?}:\n{text}");
+        ensure!(
+            missing.is_empty(),
+            "{place} of {service} does not say {missing:?}:\n{text}"
+        );
     }
     ensure!(why.contains("next: "), "{why}");
     Ok(())
@@ -161,7 +250,11 @@ async fn check_messages(fleet: &Fleet, cli: &Cli, mistake: &Mistake) -> Result<(
 async fn check_objects(plane: &Plane, fleet: &Fleet, mistake: &Mistake, before: &Objects) -> Result<()> {
     let now = objects(plane, &fleet.namespace(mistake.service)).await?;
     for (name, (uid, _)) in before {
-        ensure!(now.get(name).is_some_and(|(now, _)| now == uid), "{name} of {} went: {now:?}", mistake.service);
+        ensure!(
+            now.get(name).is_some_and(|(now, _)| now == uid),
+            "{name} of {} went: {now:?}",
+            mistake.service
+        );
     }
     let goes_on = now["good"].1 == "two" || mistake.spoils_all;
     ensure!(goes_on, "good objects of {} were not updated: {now:?}", mistake.service);
@@ -174,8 +267,10 @@ async fn make_and_mend(plane: &Plane, mistakes: &[Mistake], takes_one_away: bool
     fleet.join("east", plane).await?;
     let (one, was) = (config_map("good", "one"), config_map("goes", "one"));
     let path = |mistake: &Mistake, file: &str| format!("{}/{file}", mistake.service);
-    let good: Vec<_> =
-        mistakes.iter().flat_map(|m| [(path(m, "good.yaml"), &one), (path(m, "goes.yaml"), &was)]).collect();
+    let good: Vec<_> = mistakes
+        .iter()
+        .flat_map(|m| [(path(m, "good.yaml"), &one), (path(m, "goes.yaml"), &was)])
+        .collect();
     let good: Vec<_> = good.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     let repository = fleet.repository("infra", &good).await?;
     let first = repository.branch("main").context("the repository has no commit")?;
@@ -223,7 +318,10 @@ async fn make_and_mend(plane: &Plane, mistakes: &[Mistake], takes_one_away: bool
         fleet.until_applied(service, &mended).await?;
         let now = objects(plane, &fleet.namespace(service)).await?;
         let uids = |all: &Objects| all.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>();
-        ensure!(uids(&now) == uids(&before[service]), "{service} has other objects now: {now:?}");
+        ensure!(
+            uids(&now) == uids(&before[service]),
+            "{service} has other objects now: {now:?}"
+        );
         ensure!(now["good"].1 == "two", "{service}: {now:?}");
         cli.expect(0, &["why", service])?;
     }

@@ -50,7 +50,10 @@ async fn a_hub_that_is_not_there_is_waited_for() -> Result<()> {
         let said = fs::read_to_string(&log)?;
         Ok(said.contains("trying again").then_some(said))
     });
-    check(&said.await?, &["can't join yet", "reach the hub for join", "Connection refused"])?;
+    check(
+        &said.await?,
+        &["can't join yet", "reach the hub for join", "Connection refused"],
+    )?;
     fleet.hub.restart().await?;
     until_ready(&fleet, "east").await.with_context(|| agent.log_tail())
 }
@@ -67,21 +70,56 @@ async fn a_wrong_pin_a_wrong_name_and_no_authority_end_a_join() -> Result<()> {
     let right = token.ca_pin.clone();
 
     let wrong = format!("sha256:{}", "0".repeat(64));
-    let told = JoinToken { ca_pin: wrong.clone(), ..token.clone() };
+    let told = JoinToken {
+        ca_pin: wrong.clone(),
+        ..token.clone()
+    };
     let said = refused(&fleet, "pin", &plane, told)?;
-    check(&said, &["its certificate is not trusted", &wrong, &right, "compare --ca-pin", "farwater cluster join"])?;
+    check(
+        &said,
+        &[
+            "its certificate is not trusted",
+            &wrong,
+            &right,
+            "compare --ca-pin",
+            "farwater cluster join",
+        ],
+    )?;
     ensure!(!said.contains(&token.token), "{said}");
 
     // The same machine at an address that is not in its certificate.
-    let told = JoinToken { hub: token.hub.replace("127.0.0.1", "127.0.0.2"), ..token.clone() };
+    let told = JoinToken {
+        hub: token.hub.replace("127.0.0.1", "127.0.0.2"),
+        ..token.clone()
+    };
     let said = refused(&fleet, "address", &plane, told)?;
-    check(&said, &["its certificate is not trusted", "not valid for name", "127.0.0.2", "127.0.0.1"])?;
+    check(
+        &said,
+        &[
+            "its certificate is not trusted",
+            "not valid for name",
+            "127.0.0.2",
+            "127.0.0.1",
+        ],
+    )?;
 
-    let told = JoinToken { ca_pin: String::new(), ..token.clone() };
-    check(&refused(&fleet, "none", &plane, told)?, &["no authority is named", "--ca-pin", "--ca-file"])?;
+    let told = JoinToken {
+        ca_pin: String::new(),
+        ..token.clone()
+    };
+    check(
+        &refused(&fleet, "none", &plane, told)?,
+        &["no authority is named", "--ca-pin", "--ca-file"],
+    )?;
 
-    let told = JoinToken { hub: "http://127.0.0.1:1".to_owned(), ..token.clone() };
-    check(&refused(&fleet, "scheme", &plane, told)?, &["read hub URL", "http://127.0.0.1:1", "https://HOST[:PORT]"])?;
+    let told = JoinToken {
+        hub: "http://127.0.0.1:1".to_owned(),
+        ..token.clone()
+    };
+    check(
+        &refused(&fleet, "scheme", &plane, told)?,
+        &["read hub URL", "http://127.0.0.1:1", "https://HOST[:PORT]"],
+    )?;
 
     // None of these attempts has used up the token.
     let agent = Agent::start("east", &fleet.state_dir("east"), plane.kubeconfig(), token)?;
@@ -98,8 +136,14 @@ async fn a_token_that_was_used_or_is_too_old_or_unknown_is_told_with_its_remedy(
     let used = fleet.invite("east").await?;
     let agent = Agent::start("east", &fleet.state_dir("east"), plane.kubeconfig(), used.clone())?;
     until_ready(&fleet, "east").await.with_context(|| agent.log_tail())?;
-    check(&refused(&fleet, "used", shared(2).await?, used.clone())?, &["join token was used already", remedy])?;
-    let unknown = JoinToken { token: "fwj_unknown".to_owned(), ..used };
+    check(
+        &refused(&fleet, "used", shared(2).await?, used.clone())?,
+        &["join token was used already", remedy],
+    )?;
+    let unknown = JoinToken {
+        token: "fwj_unknown".to_owned(),
+        ..used
+    };
     let said = refused(&fleet, "unknown", shared(2).await?, unknown)?;
     check(&said, &["not one of this hub's", "farwater cluster join NAME"])?;
 
@@ -125,10 +169,17 @@ async fn a_cluster_that_another_hub_keeps_is_refused_by_name_until_it_has_left()
     let fleet = Fleet::start().await?;
     let token = fleet.invite("west").await?;
     let said = refused(&fleet, "west", plane, token.clone())?;
-    let parts = ["kept by another hub", &keeper.hub.url(), "farwater-admin/east", "farwater cluster leave"];
+    let parts = [
+        "kept by another hub",
+        &keeper.hub.url(),
+        "farwater-admin/east",
+        "farwater cluster leave",
+    ];
     check(&said, &parts)?;
     // It changed nothing: the first agent continues, and the token is still valid.
-    keeper.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    keeper
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     keeper.deploy("web", "east", "infra", "app").await?;
     keeper.until_condition("web", "Ready", "True", "").await?;
     keeper.agent("east")?.stop()?;
@@ -146,15 +197,28 @@ async fn an_agent_on_a_full_volume_joins_says_what_is_wrong_and_goes_on_when_the
     let ballast = volume.fill();
     fleet.join("east", plane).await?;
     let said = fleet.agent("east")?.process().output();
-    check(&said, &["the identity is stored in one place only", "identity.json", "No space left on device"])?;
+    check(
+        &said,
+        &[
+            "the identity is stored in one place only",
+            "identity.json",
+            "No space left on device",
+        ],
+    )?;
 
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", "east", "infra", "app").await?;
-    fleet.until_condition("web", "Ready", "False", "No space left on device").await?;
+    fleet
+        .until_condition("web", "Ready", "False", "No space left on device")
+        .await?;
     // The token is used up and the directory is empty, but the copy in the cluster is enough.
     fleet.agent("east")?.restart()?;
     fs::remove_file(&ballast)?;
-    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").unwrap_or_default())
+        .await?;
     fleet.agent("east")?.stop()?;
     ensure!(place.join("identity.json").exists());
     Ok(())

@@ -40,15 +40,23 @@ fn loud_hub(collector: &Collector) -> Launch {
 async fn join_loudly(fleet: &mut Fleet, plane: &Plane, collector: &Collector, more: &[(&str, &str)]) -> Result<String> {
     let metrics = format!("127.0.0.1:{}", ports::free()?);
     let launch = collector.launch().variable("FARWATER_LOG", "debug");
-    let launch = more.iter().fold(launch, |launch, (name, value)| launch.variable(name, value));
-    let launch = Launch { arguments: vec!["--health-listen".to_owned(), metrics.clone()], ..launch };
+    let launch = more
+        .iter()
+        .fold(launch, |launch, (name, value)| launch.variable(name, value));
+    let launch = Launch {
+        arguments: vec!["--health-listen".to_owned(), metrics.clone()],
+        ..launch
+    };
     fleet.join_with("east", plane, launch).await?;
     Ok(metrics)
 }
 
 /// Address of the page with these services open.
 fn opened(services: &[String]) -> String {
-    let names: Vec<String> = services.iter().map(|name| format!("{ADMIN_NAMESPACE}/{name}")).collect();
+    let names: Vec<String> = services
+        .iter()
+        .map(|name| format!("{ADMIN_NAMESPACE}/{name}"))
+        .collect();
     format!("?open={}", names.join(","))
 }
 
@@ -75,16 +83,28 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     // Secrets that the cluster itself has.
     let (client, namespace) = (plane.client().await?, fleet.namespace("app"));
     let made = json!({"metadata": {"name": namespace}});
-    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(made)?).await?;
+    Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &serde_json::from_value(made)?)
+        .await?;
     let made_here = json!({"metadata": {"name": "made-here"}, "stringData": values("cluster")});
     objects::create_secret(&client, &namespace, made_here).await?;
 
     let files = handed::files(&recipient)?;
     let infra = fleet.git.create("infra")?;
-    infra.commit("main", &files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>())?;
+    infra.commit(
+        "main",
+        &files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect::<Vec<_>>(),
+    )?;
     handed::plant(&fleet, &places).await?;
-    fleet.deploy_with("app", "east", "infra", "app", handed::stated()).await?;
-    fleet.until_applied("app", &infra.branch("main").context("a commit")?).await?;
+    fleet
+        .deploy_with("app", "east", "infra", "app", handed::stated())
+        .await?;
+    fleet
+        .until_applied("app", &infra.branch("main").context("a commit")?)
+        .await?;
     handed::check_arrived(&Api::namespaced(client.clone(), &namespace)).await?;
     handed::stamp(&fleet).await?;
     handed::check_explained(&fleet)?;
@@ -133,7 +153,11 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
 fn infra() -> [(&'static str, String); 3] {
     let made = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData:\n".to_owned();
     let made = made + &lines("vault", "configuration") + &lines("role", "configuration");
-    [("app/a.yaml", config_map("a", "one")), ("app/made.yaml.liquid", made), ("web/a.yaml", config_map("a", "one"))]
+    [
+        ("app/a.yaml", config_map("a", "one")),
+        ("app/made.yaml.liquid", made),
+        ("web/a.yaml", config_map("a", "one")),
+    ]
 }
 
 /// Servers that the hub signs in to, notifies or asks: with right or wrong credentials, the hub shows nothing of their
@@ -157,7 +181,15 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let commit = repository.change("main", &[("web/a.yaml", Some(&config_map("a", "two")))])?;
     let url = fleet.git.url("team/infra");
     objects::create(&fleet, "GitRepository", "infra", json!({"url": url})).await?;
-    fleet.deploy_with("app", "east", "infra", "app", json!({"parameters": vaults::parameters()})).await?;
+    fleet
+        .deploy_with(
+            "app",
+            "east",
+            "infra",
+            "app",
+            json!({"parameters": vaults::parameters()}),
+        )
+        .await?;
     sources.sign_in(&fleet, &marks).await?;
     vaults.sign_in(&fleet, &marks, "app").await?;
     tells.sign_in(&fleet, &marks).await?;
@@ -176,7 +208,12 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let branch = ["impact", "main", "--source", "infra"];
     let explained = ["explain", "parameters", "app", "-o", "json"];
     let said = search::check_command_line(&fleet, &marks, &[&branch, &explained, &["plan", "app"]]).await?;
-    for word in ["HostKeyNotTrusted", "configuration.vault0", "git-lfs-authenticate", "farwater/promote/web/beyond"] {
+    for word in [
+        "HostKeyNotTrusted",
+        "configuration.vault0",
+        "git-lfs-authenticate",
+        "farwater/promote/web/beyond",
+    ] {
         ensure!(said.contains(word), "no output has {word}");
     }
     search::check_answers(&fleet, &marks, &metrics, &collector).await?;
@@ -195,7 +232,9 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
 async fn check_made(there: &Api<Secret>) -> Result<()> {
     let data = there.get("made").await?.data.unwrap_or_default();
     for (key, value) in values("vault").into_iter().chain(values("role")) {
-        let found = data.get(&key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+        let found = data
+            .get(&key)
+            .map(|value| String::from_utf8_lossy(&value.0).into_owned());
         ensure!(found.as_deref() == value.as_str(), "{key} is {found:?}");
     }
     Ok(())

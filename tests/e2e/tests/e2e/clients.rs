@@ -58,7 +58,10 @@ async fn the_informer_finds_what_is_lost_what_comes_back_and_what_is_another() -
     let mut faults = Vec::new();
     for seed in 0..MOST_RUNS {
         faults.extend(run_and_meddle(seed).await?);
-        if EXPECTED.iter().all(|expected| faults.iter().any(|fault| fault.contains(expected))) {
+        if EXPECTED
+            .iter()
+            .all(|expected| faults.iter().any(|fault| fault.contains(expected)))
+        {
             return Ok(());
         }
     }
@@ -73,7 +76,11 @@ async fn run_and_meddle(seed: i64) -> Result<Vec<String>> {
     let meddle = async {
         let theirs = wait_for("objects of the informer", PATIENCE, || async {
             let list = api.list(&ListParams::default()).await?.items;
-            let names: Vec<_> = list.iter().map(|map| map.name_any()).filter(|name| name.starts_with('w')).collect();
+            let names: Vec<_> = list
+                .iter()
+                .map(|map| map.name_any())
+                .filter(|name| name.starts_with('w'))
+                .collect();
             Ok((names.len() >= 30).then_some(names))
         })
         .await?;
@@ -105,29 +112,52 @@ async fn a_watcher_of_kube_rs_goes_on_after_a_restart_of_the_hub() -> Result<()>
     let client = hub.client().await?;
     let api = maps(&client);
     for number in 0..20 {
-        api.create(&PostParams::default(), &map(&format!("m{number}"), "1")).await?;
+        api.create(&PostParams::default(), &map(&format!("m{number}"), "1"))
+            .await?;
     }
     let (reader, writer) = kube::runtime::reflector::store();
     let config = watcher::Config::default().streaming_lists();
-    let watch = watcher(maps(&client), config).default_backoff().reflect(writer).applied_objects();
+    let watch = watcher(maps(&client), config)
+        .default_backoff()
+        .reflect(writer)
+        .applied_objects();
     let watching = tokio::spawn(async move { pin!(watch).for_each(|_| async {}).await });
     reader.wait_until_ready().await.context("the first list")?;
     ensure!(reader.len() == 20, "{} objects", reader.len());
 
     hub.restart().await?;
     let api = maps(&hub.client().await?);
-    api.patch("m0", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "2"}}))).await?;
+    api.patch(
+        "m0",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"value": "2"}})),
+    )
+    .await?;
     api.delete("m1", &DeleteParams::default()).await?;
     api.create(&PostParams::default(), &map("m20", "1")).await?;
     let held = || {
-        let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
-        reader.state().iter().map(|map| (map.name_any(), value(map))).collect::<BTreeMap<_, _>>()
+        let value = |map: &ConfigMap| {
+            map.data
+                .as_ref()
+                .and_then(|data| data.get("value"))
+                .cloned()
+                .unwrap_or_default()
+        };
+        reader
+            .state()
+            .iter()
+            .map(|map| (map.name_any(), value(map)))
+            .collect::<BTreeMap<_, _>>()
     };
-    wait_for("the watcher's cache to match the existing objects", PATIENCE, || async {
-        let held = held();
-        let right = held.len() == 20 && held.get("m0").is_some_and(|v| v == "2") && held.contains_key("m20");
-        Ok((right && !held.contains_key("m1")).then_some(()))
-    })
+    wait_for(
+        "the watcher's cache to match the existing objects",
+        PATIENCE,
+        || async {
+            let held = held();
+            let right = held.len() == 20 && held.get("m0").is_some_and(|v| v == "2") && held.contains_key("m20");
+            Ok((right && !held.contains_key("m1")).then_some(()))
+        },
+    )
     .await?;
     watching.abort();
     Ok(())
@@ -154,7 +184,13 @@ async fn mirror(original: Arc<ConfigMap>, context: Arc<Mirror>) -> Result<Action
         "data": original.data,
     });
     let parameters = PatchParams::apply("mirror").force();
-    maps(&context.client).patch(&format!("copy-of-{}", original.name_any()), &parameters, &Patch::Apply(copy)).await?;
+    maps(&context.client)
+        .patch(
+            &format!("copy-of-{}", original.name_any()),
+            &parameters,
+            &Patch::Apply(copy),
+        )
+        .await?;
     Ok(Action::await_change())
 }
 
@@ -164,10 +200,17 @@ async fn a_controller_of_kube_rs_applies_owns_and_repairs() -> Result<()> {
     let hub = Hub::start(dir.path()).await?;
     let client = hub.client().await?;
     let api = maps(&client);
-    let context = Arc::new(Mirror { client: client.clone(), reconciled: AtomicU64::new(0) });
+    let context = Arc::new(Mirror {
+        client: client.clone(),
+        reconciled: AtomicU64::new(0),
+    });
     let controller = Controller::new(maps(&client), watcher::Config::default().labels("mirrored=yes"))
         .owns(maps(&client), watcher::Config::default())
-        .run(mirror, |_, _, _| Action::requeue(Duration::from_secs(1)), Arc::clone(&context));
+        .run(
+            mirror,
+            |_, _, _| Action::requeue(Duration::from_secs(1)),
+            Arc::clone(&context),
+        );
     let running = tokio::spawn(controller.for_each(|_| async {}));
 
     let mut original = map("a", "1");
@@ -179,22 +222,50 @@ async fn a_controller_of_kube_rs_applies_owns_and_repairs() -> Result<()> {
             let api = api.clone();
             async move {
                 let copy = api.get_opt("copy-of-a").await?;
-                Ok(copy.filter(|copy| copy.data.as_ref().is_some_and(|d| d.get("value").is_some_and(|v| v == value))))
+                Ok(copy.filter(|copy| {
+                    copy.data
+                        .as_ref()
+                        .is_some_and(|d| d.get("value").is_some_and(|v| v == value))
+                }))
             }
         })
     };
     let copy = copy_is("1").await?;
-    let managers: Vec<_> = copy.managed_fields().iter().map(|m| (m.manager.clone(), m.operation.clone())).collect();
-    ensure!(managers == [(Some("mirror".to_owned()), Some("Apply".to_owned()))], "{managers:?}");
-    api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "2"}}))).await?;
+    let managers: Vec<_> = copy
+        .managed_fields()
+        .iter()
+        .map(|m| (m.manager.clone(), m.operation.clone()))
+        .collect();
+    ensure!(
+        managers == [(Some("mirror".to_owned()), Some("Apply".to_owned()))],
+        "{managers:?}"
+    );
+    api.patch(
+        "a",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"value": "2"}})),
+    )
+    .await?;
     copy_is("2").await?;
     // Another client's change is undone, and an apply without force gets an error that names the field's owner.
-    api.patch("copy-of-a", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "x"}}))).await?;
+    api.patch(
+        "copy-of-a",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"value": "x"}})),
+    )
+    .await?;
     copy_is("2").await?;
     let theirs = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"value": "y"}});
-    let refused = api.patch("copy-of-a", &PatchParams::apply("other"), &Patch::Apply(theirs)).await;
-    let Err(kube::Error::Api(status)) = refused else { anyhow::bail!("not refused: {refused:?}") };
-    ensure!(status.code == 409 && status.message.contains("conflict with \"mirror\": .data.value"), "{status:?}");
+    let refused = api
+        .patch("copy-of-a", &PatchParams::apply("other"), &Patch::Apply(theirs))
+        .await;
+    let Err(kube::Error::Api(status)) = refused else {
+        anyhow::bail!("not refused: {refused:?}")
+    };
+    ensure!(
+        status.code == 409 && status.message.contains("conflict with \"mirror\": .data.value"),
+        "{status:?}"
+    );
 
     api.delete("a", &DeleteParams::default()).await?;
     wait_for("the copy to go with its owner", PATIENCE, || async {
@@ -212,7 +283,10 @@ async fn stand(leases: &Api<Lease>, name: &str, now: Timestamp) -> Result<bool> 
         Some(lease) => lease,
         None => {
             let empty = json!({"metadata": {"name": "leader"}, "spec": {}});
-            match leases.create(&PostParams::default(), &serde_json::from_value(empty)?).await {
+            match leases
+                .create(&PostParams::default(), &serde_json::from_value(empty)?)
+                .await
+            {
                 Err(kube::Error::Api(status)) if status.code == 409 => return Ok(false),
                 made => made?,
             }
@@ -253,7 +327,15 @@ async fn one_of_many_candidates_holds_the_lease() -> Result<()> {
         ensure!(won.iter().filter(|won| **won).count() == 1, "round {round}: {won:?}");
         let holder: Value = serde_json::to_value(leases.get("leader").await?)?;
         let holder = holder.pointer("/spec/holderIdentity").cloned();
-        ensure!(holder == names.iter().zip(&won).find(|(_, won)| **won).map(|(name, _)| json!(name)), "{holder:?}");
+        ensure!(
+            holder
+                == names
+                    .iter()
+                    .zip(&won)
+                    .find(|(_, won)| **won)
+                    .map(|(name, _)| json!(name)),
+            "{holder:?}"
+        );
     }
     Ok(())
 }

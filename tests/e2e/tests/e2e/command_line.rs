@@ -21,7 +21,11 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     fleet.join("east", shared(1).await?).await?;
     let (one, two, three) = (config_map("one", "a"), config_map("two", "b"), config_map("three", "c"));
-    let files = [("web/one.yaml", one.as_str()), ("web/two.yaml", &two), ("web/three.yaml", &three)];
+    let files = [
+        ("web/one.yaml", one.as_str()),
+        ("web/two.yaml", &two),
+        ("web/three.yaml", &three),
+    ];
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("web", "east", "infra", "web").await?;
     let cli = fleet.cli();
@@ -31,7 +35,12 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     repository.change("main", &[("web/two.yaml", Some(&config_map("two", "[no, string]")))])?;
     fleet.reconcile("infra").await?;
     let finding = until_broken_at(&cli, "web", "objects").await?;
-    ensure!(finding["sentence"].as_str().is_some_and(|s| s.contains("/two was refused: ")), "{finding}");
+    ensure!(
+        finding["sentence"]
+            .as_str()
+            .is_some_and(|s| s.contains("/two was refused: ")),
+        "{finding}"
+    );
     cli.expect(1, &["wait", "web", "--timeout", "60s"])?;
     repository.change("main", &[("web/two.yaml", Some(&two))])?;
     fleet.reconcile("infra").await?;
@@ -42,13 +51,26 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     fleet.reconcile("infra").await?;
     let finding = until_broken_at(&cli, "web", "prune").await?;
     let approve = finding["next"]["farwater"].as_str().context("no command is given")?;
-    let digest = cli.expect(0, &["get", "servicedeployment/web", "-o", "jsonpath={.status.heldPrune.digest}"])?.stdout;
+    let digest = cli
+        .expect(
+            0,
+            &[
+                "get",
+                "servicedeployment/web",
+                "-o",
+                "jsonpath={.status.heldPrune.digest}",
+            ],
+        )?
+        .stdout;
     let mut arguments: Vec<&str> = approve.split(' ').collect();
     arguments.extend(["--digest", digest.trim()]);
     cli.expect(0, &arguments)?;
     wait_for("the approved prune to be done", PATIENCE, || async {
         let names = cli.expect(0, &["objects", "web", "-o", "name"])?.stdout;
-        ensure!(names.contains("configmap/one") && !names.contains("configmap/two"), "{names}");
+        ensure!(
+            names.contains("configmap/one") && !names.contains("configmap/two"),
+            "{names}"
+        );
         cli.expect(0, &["why", "web"])?;
         Ok(Some(()))
     })

@@ -35,7 +35,10 @@ const REST: Duration = Duration::from_secs(12);
 
 async fn poll_every(fleet: &Fleet, cluster: &str, interval: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": {"pollInterval": interval}}));
-    fleet.api::<Cluster>().patch(cluster, &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<Cluster>()
+        .patch(cluster, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
@@ -50,9 +53,13 @@ async fn until_connected(fleet: &Fleet, cluster: &str, wanted: bool) -> Result<(
 }
 
 async fn deploy(fleet: &Fleet, cluster: &str) -> Result<Repository> {
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", cluster, "infra", "app").await?;
-    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").unwrap_or_default())
+        .await?;
     Ok(repository)
 }
 
@@ -89,7 +96,11 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
     fleet.hub.restart().await?;
     until_connected(&fleet, "east", false).await?;
     deliver(&fleet, plane, &repository, "poll").await?;
-    ensure!(fleet.agent("east")?.process().output().contains("the hub stops"), "{}", fleet.agent("east")?.log_tail());
+    ensure!(
+        fleet.agent("east")?.process().output().contains("the hub stops"),
+        "{}",
+        fleet.agent("east")?.log_tail()
+    );
     until_connected(&fleet, "east", false).await?;
 
     // They connect again as soon as that is allowed.
@@ -104,18 +115,29 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
 async fn hints_come_through_a_proxy() -> Result<()> {
     const NAME: &str = "hub.corp.test";
     let plane = shared(1).await?;
-    let squid = Squid::start(&Options { names: vec![NAME.to_owned()], ..Options::default() }).await?;
+    let squid = Squid::start(&Options {
+        names: vec![NAME.to_owned()],
+        ..Options::default()
+    })
+    .await?;
     let dir = tempfile::tempdir()?;
     let hub = Hub::start_with(&dir.path().join("hub"), &["--tls-san", NAME]).await?;
     let mut fleet = Fleet::of(hub, dir).await?;
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let launch = Launch::environment(&[("HTTPS_PROXY", &squid.url(""))]);
     let told = |token: &mut JoinToken| token.hub = url;
-    fleet.join_in("east", plane, plane.kubeconfig(), launch, told).await.with_context(|| squid.tail())?;
-    until_connected(&fleet, "east", true).await.with_context(|| squid.tail())?;
+    fleet
+        .join_in("east", plane, plane.kubeconfig(), launch, told)
+        .await
+        .with_context(|| squid.tail())?;
+    until_connected(&fleet, "east", true)
+        .await
+        .with_context(|| squid.tail())?;
     let repository = deploy(&fleet, "east").await?;
     poll_every(&fleet, "east", RARELY).await?;
-    deliver(&fleet, plane, &repository, "hint").await.with_context(|| squid.tail())
+    deliver(&fleet, plane, &repository, "hint")
+        .await
+        .with_context(|| squid.tail())
 }
 
 /// An agent of a hub behind nginx uses nginx's authority.
@@ -134,27 +156,48 @@ impl Behind {
         let file = dir.path().join("front.pem");
         fs::write(&file, authority.pem())?;
         let launch = Launch::arguments(&["--ca-file", &file.display().to_string()]);
-        Ok(Self { fleet: Fleet::of(hub, dir).await?, nginx, launch })
+        Ok(Self {
+            fleet: Fleet::of(hub, dir).await?,
+            nginx,
+            launch,
+        })
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hints_come_through_an_nginx_that_passes_websockets_also_after_a_rest() -> Result<()> {
     let plane = shared(2).await?;
-    let Behind { mut fleet, nginx, launch } = Behind::start(WebSockets::Passed(SILENCE)).await?;
+    let Behind {
+        mut fleet,
+        nginx,
+        launch,
+    } = Behind::start(WebSockets::Passed(SILENCE)).await?;
     let told = |token: &mut JoinToken| (token.hub, token.ca_pin) = (nginx.url(), String::new());
-    fleet.join_in("east", plane, plane.kubeconfig(), launch, told).await.with_context(|| nginx.tail())?;
-    until_connected(&fleet, "east", true).await.with_context(|| nginx.tail())?;
+    fleet
+        .join_in("east", plane, plane.kubeconfig(), launch, told)
+        .await
+        .with_context(|| nginx.tail())?;
+    until_connected(&fleet, "east", true)
+        .await
+        .with_context(|| nginx.tail())?;
 
     // A connected agent polls at most every five minutes, so a fast change came by a hint. nginx logs a connection when
     // it has ended.
     poll_every(&fleet, "east", OFTEN).await?;
-    let ended = || nginx.access_log().lines().filter(|line| line.contains("\" 101 ")).count();
+    let ended = || {
+        nginx
+            .access_log()
+            .lines()
+            .filter(|line| line.contains("\" 101 "))
+            .count()
+    };
     let before = ended();
     let repository = deploy(&fleet, "east").await?;
     let held = fleet.always("the one connection", REST, || async { Ok(ended() == before) });
     held.await.with_context(|| nginx.tail())?;
-    deliver(&fleet, plane, &repository, "after-a-rest").await.with_context(|| nginx.tail())?;
+    deliver(&fleet, plane, &repository, "after-a-rest")
+        .await
+        .with_context(|| nginx.tail())?;
     ensure!(ended() == before, "{}", nginx.tail());
     Ok(())
 }
@@ -162,17 +205,27 @@ async fn hints_come_through_an_nginx_that_passes_websockets_also_after_a_rest() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_an_nginx_that_passes_no_websockets_polls_go_on() -> Result<()> {
     let plane = shared(1).await?;
-    let Behind { mut fleet, nginx, launch } = Behind::start(WebSockets::Refused).await?;
+    let Behind {
+        mut fleet,
+        nginx,
+        launch,
+    } = Behind::start(WebSockets::Refused).await?;
     fleet.take_turn(plane).await?;
     let token = fleet.invite("east").await?;
-    let told = JoinToken { hub: nginx.url(), ca_pin: String::new(), ..token };
+    let told = JoinToken {
+        hub: nginx.url(),
+        ca_pin: String::new(),
+        ..token
+    };
     let mut agent = Agent::launch("east", &fleet.state_dir("east"), plane.kubeconfig(), told, launch)?;
     let clusters: Api<Cluster> = fleet.api();
     let joined = fleet.until("east to be ready", || async {
         let status = clusters.get("east").await?.status.unwrap_or_default();
         Ok((condition(&status.conditions, "Ready") == Some("True")).then_some(()))
     });
-    joined.await.with_context(|| format!("{}\n{}", agent.log_tail(), nginx.tail()))?;
+    joined
+        .await
+        .with_context(|| format!("{}\n{}", agent.log_tail(), nginx.tail()))?;
     let log = agent.process().log().to_owned();
     let said = wait_for("the agent to say why it only polls", PATIENCE, || async {
         let text = fs::read_to_string(&log)?;
@@ -182,7 +235,15 @@ async fn behind_an_nginx_that_passes_no_websockets_polls_go_on() -> Result<()> {
     said.await.with_context(|| agent.log_tail())?;
     let repository = deploy(&fleet, "east").await?;
     deliver(&fleet, plane, &repository, "poll").await?;
-    ensure!(clusters.get("east").await?.status.unwrap_or_default().connected.is_none());
+    ensure!(
+        clusters
+            .get("east")
+            .await?
+            .status
+            .unwrap_or_default()
+            .connected
+            .is_none()
+    );
     agent.stop()?;
     Ok(())
 }

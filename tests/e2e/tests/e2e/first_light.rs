@@ -22,7 +22,10 @@ async fn one_commit_reaches_two_clusters_and_only_what_it_touches() -> Result<()
     fleet.join("east", planes[0]).await?;
     fleet.join("west", planes[1]).await?;
 
-    let files = [("east/a.yaml", config_map("a", "one")), ("west/a.yaml", config_map("a", "one"))];
+    let files = [
+        ("east/a.yaml", config_map("a", "one")),
+        ("west/a.yaml", config_map("a", "one")),
+    ];
     let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("in-east", "east", "infra", "east").await?;
@@ -46,8 +49,14 @@ async fn one_commit_reaches_two_clusters_and_only_what_it_touches() -> Result<()
         let status = service.status.clone()?;
         Some((status.assigned_revision?, status.bundle_digest?))
     };
-    ensure!(parts(&before).is_some_and(|(revision, _)| revision.ends_with(&first)), "{before:?}");
+    ensure!(
+        parts(&before).is_some_and(|(revision, _)| revision.ends_with(&first)),
+        "{before:?}"
+    );
     ensure!(parts(&before) == parts(&after), "{before:?}\n{after:?}");
-    ensure!(fleet.counted(SENT).await? == sent + 1, "more than the one that changed was downloaded");
+    ensure!(
+        fleet.counted(SENT).await? == sent + 1,
+        "more than the one that changed was downloaded"
+    );
     Ok(())
 }

@@ -29,8 +29,13 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
     let plane = shared(1).await?;
     fleet.join("east", plane).await?;
     let repository = fleet.git.create("infra")?;
-    repository
-        .commit("main", &[("one/map.yaml", &config_map("m", "one")), ("two/map.yaml", &config_map("m", "two"))])?;
+    repository.commit(
+        "main",
+        &[
+            ("one/map.yaml", &config_map("m", "one")),
+            ("two/map.yaml", &config_map("m", "two")),
+        ],
+    )?;
     let source = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "GitRepository",
         "metadata": {"name": "infra", "namespace": ADMIN_NAMESPACE}, "spec": {"url": fleet.git.url("infra")},
@@ -68,7 +73,13 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
     flux.until_applied(&first, PATIENCE).await?;
     // Flux waited for our Ready condition, so the cluster has the objects.
     let in_cluster: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
-    ensure!(in_cluster.get("m").await?.data.is_some_and(|data| data["value"] == "one"));
+    ensure!(
+        in_cluster
+            .get("m")
+            .await?
+            .data
+            .is_some_and(|data| data["value"] == "one")
+    );
     let web = fleet.service("web").await?;
     let applied = web
         .managed_fields()
@@ -78,23 +89,48 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
 
     // A change of a field that Flux applied is undone. Fields that Flux doesn't own stay.
     let drift = json!({"metadata": {"labels": {"mine": "yes"}}, "spec": {"path": "two"}});
-    fleet.api::<ServiceDeployment>().patch("web", &PatchParams::default(), &Patch::Merge(drift)).await?;
+    fleet
+        .api::<ServiceDeployment>()
+        .patch("web", &PatchParams::default(), &Patch::Merge(drift))
+        .await?;
     flux.reconcile("fleet").await?;
-    fleet.until_service("web", "be as Flux has it", |web| web.spec.path == "one").await?;
-    ensure!(fleet.service("web").await?.labels().get("mine").is_some_and(|mine| mine == "yes"));
+    fleet
+        .until_service("web", "be as Flux has it", |web| web.spec.path == "one")
+        .await?;
+    ensure!(
+        fleet
+            .service("web")
+            .await?
+            .labels()
+            .get("mine")
+            .is_some_and(|mine| mine == "yes")
+    );
 
     // The next commit changes one object and removes another.
     let second = "2".repeat(40);
     let changed = ("fleet/service.json", service(&fleet, "two"));
     flux.publish(
         &second,
-        &[("fleet/kustomization.yaml", resources(&["source", "service"])), files[0].clone(), changed],
+        &[
+            ("fleet/kustomization.yaml", resources(&["source", "service"])),
+            files[0].clone(),
+            changed,
+        ],
     )
     .await?;
     flux.until_applied(&second, PATIENCE).await?;
-    ensure!(in_cluster.get("m").await?.data.is_some_and(|data| data["value"] == "two"));
+    ensure!(
+        in_cluster
+            .get("m")
+            .await?
+            .data
+            .is_some_and(|data| data["value"] == "two")
+    );
     let notes: Api<ConfigMap> = fleet.api();
-    ensure!(notes.get_opt("note").await?.is_none(), "Flux did not prune an object that left the folder");
+    ensure!(
+        notes.get_opt("note").await?.is_none(),
+        "Flux did not prune an object that left the folder"
+    );
     Ok(())
 }
 

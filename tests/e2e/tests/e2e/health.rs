@@ -42,7 +42,8 @@ async fn until(site: &Site, arguments: &[&str], texts: &[&str]) -> Result<String
         *last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = said.clone();
         Ok(found.then_some(said))
     });
-    said.await.with_context(|| format!("last: {}", last.lock().map(|last| last.clone()).unwrap_or_default()))
+    said.await
+        .with_context(|| format!("last: {}", last.lock().map(|last| last.clone()).unwrap_or_default()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,19 +54,32 @@ async fn why_names_the_image_that_is_not_there_and_the_exit_code() -> Result<()>
     site.poll_every("1s").await?;
     let repository = site.git.create("apps")?;
     let absent = deployment("absent", "image: 'localhost/farwater/nowhere:1'");
-    let ends =
-        deployment("ends", &format!("image: '{BUSYBOX}', imagePullPolicy: Never, command: [/bin/sh, -c, 'exit 3']"));
+    let ends = deployment(
+        "ends",
+        &format!("image: '{BUSYBOX}', imagePullPolicy: Never, command: [/bin/sh, -c, 'exit 3']"),
+    );
     repository.commit("main", &[("web/absent.yaml", &absent), ("web/ends.yaml", &ends)])?;
     let spec = serde_json::from_value(json!({"url": site.git.url("apps")}))?;
-    site.ours().await?.create(&PostParams::default(), &GitRepository::new("apps", spec)).await?;
+    site.ours()
+        .await?
+        .create(&PostParams::default(), &GitRepository::new("apps", spec))
+        .await?;
     let spec = json!({"clusterRef": {"name": CLUSTER}, "targetNamespace": SERVICE, "sourceRef": {"name": "apps"}, "path": "web"});
     site.ours()
         .await?
-        .create(&PostParams::default(), &ServiceDeployment::new(SERVICE, serde_json::from_value(spec)?))
+        .create(
+            &PostParams::default(),
+            &ServiceDeployment::new(SERVICE, serde_json::from_value(spec)?),
+        )
         .await?;
 
     let begun = Instant::now();
-    let why = until(&site, &["why", SERVICE], &["ImagePullBackOff", "CrashLoopBackOff, exit code 3"]).await?;
+    let why = until(
+        &site,
+        &["why", SERVICE],
+        &["ImagePullBackOff", "CrashLoopBackOff, exit code 3"],
+    )
+    .await?;
     eprintln!("after {:.1} s:\n{why}", begun.elapsed().as_secs_f64());
     ensure!(why.contains("Pod absent-") && why.contains("Pod ends-"), "{why}");
     let objects = until(&site, &["objects", SERVICE], &["ImagePullBackOff"]).await?;

@@ -46,9 +46,15 @@ const SETTINGS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settin
 
 async fn deploy(site: &Site, tests: Value) -> Result<()> {
     let repository = site.git.create("apps")?;
-    repository.commit("main", &[("web/migrate.yaml", MIGRATION), ("web/settings.yaml", SETTINGS)])?;
+    repository.commit(
+        "main",
+        &[("web/migrate.yaml", MIGRATION), ("web/settings.yaml", SETTINGS)],
+    )?;
     let spec = serde_json::from_value(json!({"url": site.git.url("apps")}))?;
-    site.ours().await?.create(&PostParams::default(), &GitRepository::new("apps", spec)).await?;
+    site.ours()
+        .await?
+        .create(&PostParams::default(), &GitRepository::new("apps", spec))
+        .await?;
     let spec = json!({
         "clusterRef": {"name": CLUSTER}, "targetNamespace": SERVICE, "sourceRef": {"name": "apps"}, "path": "web", "tests": tests,
     });
@@ -72,12 +78,16 @@ async fn until(site: &Site, reason: &str) -> Result<String> {
 }
 
 fn hooks(site: &Site) -> Result<Vec<HookRun>> {
-    Ok(serde_json::from_str(&site.farwater(&["hooks", SERVICE, "-o", "json"])?)?)
+    Ok(serde_json::from_str(
+        &site.farwater(&["hooks", SERVICE, "-o", "json"])?,
+    )?)
 }
 
 fn message(runs: &[HookRun], name: &str) -> String {
     let found = runs.iter().find(|run| run.report.name() == name);
-    found.map(|run| format!("{:?}: {}", run.report.state, run.report.message)).unwrap_or_default()
+    found
+        .map(|run| format!("{:?}: {}", run.report.state, run.report.message))
+        .unwrap_or_default()
 }
 
 async fn pods(site: &Site) -> Result<Vec<String>> {
@@ -94,17 +104,31 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     deploy(&site, json!([failing_test(), hanging_test()])).await?;
 
     let told = until(&site, "TestFailed").await?;
-    ensure!(told.contains("failed its tests: test ") && told.contains(" failed: "), "{told}");
+    ensure!(
+        told.contains("failed its tests: test ") && told.contains(" failed: "),
+        "{told}"
+    );
     let runs = hooks(&site)?;
     let smoke = message(&runs, "smoke");
-    ensure!(smoke.starts_with("Failed: exit code 3; 1 of 2 test cases failed: adds up"), "{smoke}");
+    ensure!(
+        smoke.starts_with("Failed: exit code 3; 1 of 2 test cases failed: adds up"),
+        "{smoke}"
+    );
     let hangs = message(&runs, "hangs");
-    ensure!(hangs.starts_with("Failed: ") && hangs.contains("DeadlineExceeded"), "{hangs}");
-    let tries = pods(&site).await?.into_iter().filter(|pod| pod.starts_with("web-test-smoke-")).count();
+    ensure!(
+        hangs.starts_with("Failed: ") && hangs.contains("DeadlineExceeded"),
+        "{hangs}"
+    );
+    let tries = pods(&site)
+        .await?
+        .into_iter()
+        .filter(|pod| pod.starts_with("web-test-smoke-"))
+        .count();
     ensure!(tries == 2, "one retry makes two tries, not {tries}");
     ensure!(message(&runs, "migrate").starts_with("Succeeded"), "{runs:?}");
     ensure!(
-        runs.iter().all(|run| run.report.log.is_none() && run.report.junit.is_none()),
+        runs.iter()
+            .all(|run| run.report.log.is_none() && run.report.junit.is_none()),
         "only where they are asked for"
     );
     // The hook was ended, and the cluster has no pod of it any more.
@@ -118,19 +142,42 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     ensure!(site.farwater(&["hooks", SERVICE, "migrate", "--log"])? == "migrated\n");
     ensure!(site.farwater(&["hooks", SERVICE, "hangs", "--log"])? == "hanging\n");
     let history: Vec<HistoryEntry> = serde_json::from_str(&site.farwater(&["history", SERVICE, "-o", "json"])?)?;
-    let results: Vec<String> = history.iter().map(|entry| format!("{:?} {}", entry.result, entry.message)).collect();
-    ensure!(results.len() == 1 && results[0].starts_with("Failed ") && results[0].contains("failed: "), "{results:?}");
+    let results: Vec<String> = history
+        .iter()
+        .map(|entry| format!("{:?} {}", entry.result, entry.message))
+        .collect();
+    ensure!(
+        results.len() == 1 && results[0].starts_with("Failed ") && results[0].contains("failed: "),
+        "{results:?}"
+    );
     let why = site.run(&["why", SERVICE])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
-    ensure!(why.contains("failed its tests") && why.contains("hooks web -n farwater-admin"), "{why}");
+    ensure!(
+        why.contains("failed its tests") && why.contains("hooks web -n farwater-admin"),
+        "{why}"
+    );
     // Applied objects stay.
-    ensure!(site.theirs::<ConfigMap>(SERVICE).await?.get_opt("settings").await?.is_some());
+    ensure!(
+        site.theirs::<ConfigMap>(SERVICE)
+            .await?
+            .get_opt("settings")
+            .await?
+            .is_some()
+    );
 
     // When the tests pass, the same version becomes healthy. Its migration does not run again.
-    let migration = runs.iter().find(|run| run.report.name() == "migrate").context("the migration ran")?.report.run;
+    let migration = runs
+        .iter()
+        .find(|run| run.report.name() == "migrate")
+        .context("the migration ran")?
+        .report
+        .run;
     let passing = json!([{"name": "smoke", "image": BUSYBOX, "command": script("echo fine"), "timeout": "1m"}]);
     let patch = Patch::Merge(json!({"spec": {"tests": passing}}));
-    site.ours::<ServiceDeployment>().await?.patch(SERVICE, &PatchParams::default(), &patch).await?;
+    site.ours::<ServiceDeployment>()
+        .await?
+        .patch(SERVICE, &PatchParams::default(), &patch)
+        .await?;
     until(&site, "Applied").await?;
     let runs = hooks(&site)?;
     ensure!(message(&runs, "smoke") == "Succeeded: ", "{runs:?}");
@@ -141,7 +188,11 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     })
     .await?;
     let wrong = Patch::Merge(json!({"spec": {"tests": [{"name": "smoke", "image": BUSYBOX, "timeout": "2d"}]}}));
-    let refused = site.ours::<ServiceDeployment>().await?.patch(SERVICE, &PatchParams::default(), &wrong).await;
+    let refused = site
+        .ours::<ServiceDeployment>()
+        .await?
+        .patch(SERVICE, &PatchParams::default(), &wrong)
+        .await;
     ensure!(refused.is_err_and(|error| error.to_string().contains("spec.tests[0].timeout")));
     Ok(())
 }

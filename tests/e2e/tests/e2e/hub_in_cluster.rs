@@ -53,7 +53,8 @@ async fn has_map(site: &Site, name: &str) -> Result<bool> {
 }
 
 fn backup(site: &Site, file: &str) -> Result<()> {
-    site.farwater(&["admin", "backup", "--context", CONTEXT, file]).map(drop)
+    site.farwater(&["admin", "backup", "--context", CONTEXT, file])
+        .map(drop)
 }
 
 /// Restores a backup. Returns the last output of the command.
@@ -65,7 +66,9 @@ fn restore(site: &Site, file: &str) -> Result<String> {
 }
 
 fn epoch(said: &str) -> Result<String> {
-    let (_, rest) = said.split_once(&format!("{CONFIRM_RESTORED}=")).with_context(|| said.to_owned())?;
+    let (_, rest) = said
+        .split_once(&format!("{CONFIRM_RESTORED}="))
+        .with_context(|| said.to_owned())?;
     Ok(rest.chars().take_while(char::is_ascii_digit).collect())
 }
 
@@ -75,7 +78,10 @@ async fn confirm(site: &Site, said: &str) -> Result<()> {
     let restored = site.until_cluster("Restored", Some("True")).await?;
     ensure!(restored.contains(&format!("{CONFIRM_RESTORED}={epoch}")), "{restored}");
     let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
-    site.ours::<farwater_api::Cluster>().await?.patch(CLUSTER, &PatchParams::default(), &patch).await?;
+    site.ours::<farwater_api::Cluster>()
+        .await?
+        .patch(CLUSTER, &PatchParams::default(), &patch)
+        .await?;
     site.until_cluster("Restored", None).await?;
     site.until_cluster("Ready", Some("True")).await?;
     site.until_ready().await
@@ -89,7 +95,11 @@ async fn replicas(site: &Site) -> Result<Option<i32>> {
 /// The agent is the same process, so it did not join again.
 async fn agent(site: &Site) -> Result<(Option<String>, i32)> {
     let pod = site.agent_pod().await?;
-    let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
+    let states = pod
+        .status
+        .iter()
+        .flat_map(|status| &status.container_statuses)
+        .flatten();
     let starts = states.map(|state| state.restart_count).sum();
     Ok((pod.metadata.uid, starts))
 }
@@ -106,11 +116,22 @@ async fn run_schedule(site: &Site) -> Result<()> {
     let folder = site.node.provide("backups").await?;
     let kubectl = |arguments: &[&str]| -> Result<()> {
         let output = site.node.plane().kubectl()?.args(arguments).output()?;
-        ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     };
     kubectl(&["apply", "-f", &file.display().to_string()])?;
-    kubectl(&["create", "job", "once", "--from=cronjob/farwater-backup", "-n", HUB_NAMESPACE])?;
+    kubectl(&[
+        "create",
+        "job",
+        "once",
+        "--from=cronjob/farwater-backup",
+        "-n",
+        HUB_NAMESPACE,
+    ])?;
     let jobs: Api<Job> = site.theirs(HUB_NAMESPACE).await?;
     wait_for("the scheduled backup to be made", PATIENCE, || async {
         let status = jobs.get("once").await?.status.unwrap_or_default();
@@ -120,7 +141,9 @@ async fn run_schedule(site: &Site) -> Result<()> {
     let names: Vec<String> = fs::read_dir(&folder)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_>>()?;
-    let [name] = &names[..] else { bail!("one backup and nothing else: {names:?}") };
+    let [name] = &names[..] else {
+        bail!("one backup and nothing else: {names:?}")
+    };
     ensure!(name.starts_with("farwater-hub-") && name.ends_with(".backup"), "{name}");
     Ok(())
 }
@@ -134,7 +157,10 @@ async fn a_hub_is_backed_up_and_restored_in_its_cluster_and_a_killed_restore_is_
     run_schedule(&site).await?;
     backup(&site, &file)?;
     let said = site.refused(&["admin", "backup", "--context", CONTEXT, &file], 2)?;
-    ensure!(said.contains("there is a file already") && said.contains("--force"), "{said}");
+    ensure!(
+        said.contains("there is a file already") && said.contains("--force"),
+        "{said}"
+    );
     site.farwater(&["admin", "fsck", "--context", CONTEXT])?;
     let said = site.refused(&["admin", "backup", "--context", CONTEXT, "-n", "nowhere", "x"], 4)?;
     ensure!(said.contains("no hub in the namespace nowhere"), "{said}");
@@ -145,19 +171,37 @@ async fn a_hub_is_backed_up_and_restored_in_its_cluster_and_a_killed_restore_is_
     let cut = site.path("cut");
     let whole = fs::read(&file)?;
     fs::write(&cut, &whole[..whole.len() / 2])?;
-    let said = site.refused(&["admin", "restore", "--context", CONTEXT, "--yes", &cut.display().to_string()], 2)?;
-    ensure!(said.contains("is damaged") && replicas(&site).await? == Some(1), "{said}");
+    let said = site.refused(
+        &[
+            "admin",
+            "restore",
+            "--context",
+            CONTEXT,
+            "--yes",
+            &cut.display().to_string(),
+        ],
+        2,
+    )?;
+    ensure!(
+        said.contains("is damaged") && replicas(&site).await? == Some(1),
+        "{said}"
+    );
 
     // Killed directly after it has stopped the hub. A second run completes the restore.
     let mut killed = site.command(&["admin", "restore", "--context", CONTEXT, "--yes", &file])?;
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    wait_for("the hub to be stopped", PATIENCE, || async { Ok((replicas(&site).await? == Some(0)).then_some(())) })
-        .await?;
+    wait_for("the hub to be stopped", PATIENCE, || async {
+        Ok((replicas(&site).await? == Some(0)).then_some(()))
+    })
+    .await?;
     killed.kill()?;
     killed.wait()?;
     let said = restore(&site, &file)?;
     ensure!(replicas(&site).await? == Some(1), "{said}");
-    ensure!(has_map(&site, "before").await? && !has_map(&site, "after").await?, "{said}");
+    ensure!(
+        has_map(&site, "before").await? && !has_map(&site, "after").await?,
+        "{said}"
+    );
     confirm(&site, &said).await?;
     assert_eq!((site.uids().await?, agent(&site).await?), (uids, agent_was));
     Ok(())
@@ -172,8 +216,10 @@ async fn damage(site: &Site) -> Result<()> {
         sets.patch("farwater-hub", &PatchParams::default(), &patch).await
     };
     scale(0).await?;
-    wait_for("the hub's pod to end", PATIENCE, || async { Ok(pods.get_opt(HUB_POD).await?.is_none().then_some(())) })
-        .await?;
+    wait_for("the hub's pod to end", PATIENCE, || async {
+        Ok(pods.get_opt(HUB_POD).await?.is_none().then_some(()))
+    })
+    .await?;
     let folder = site.volume("hub")?;
     fs::write(
         folder.join("hub.db"),
@@ -184,9 +230,18 @@ async fn damage(site: &Site) -> Result<()> {
     }
     scale(1).await?;
     wait_for("the hub's pod to fail", PATIENCE, || async {
-        let Some(pod) = pods.get_opt(HUB_POD).await? else { return Ok(None) };
-        let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
-        Ok(states.map(|state| state.restart_count).any(|count| count > 0).then_some(()))
+        let Some(pod) = pods.get_opt(HUB_POD).await? else {
+            return Ok(None);
+        };
+        let states = pod
+            .status
+            .iter()
+            .flat_map(|status| &status.container_statuses)
+            .flatten();
+        Ok(states
+            .map(|state| state.restart_count)
+            .any(|count| count > 0)
+            .then_some(()))
     })
     .await
 }
@@ -205,8 +260,14 @@ async fn a_backup_of_another_hub_without_its_keys_changes_nothing_and_a_damaged_
         file
     };
     let said = site.refused(&["admin", "restore", "--context", CONTEXT, "--yes", &strange], 1)?;
-    ensure!(said.contains("another seal key") && said.contains("nothing of its data was changed"), "{said}");
-    ensure!(has_map(&site, "kept").await? && replicas(&site).await? == Some(1), "{said}");
+    ensure!(
+        said.contains("another seal key") && said.contains("nothing of its data was changed"),
+        "{said}"
+    );
+    ensure!(
+        has_map(&site, "kept").await? && replicas(&site).await? == Some(1),
+        "{said}"
+    );
 
     // A database with which its pod does not start any more.
     damage(&site).await?;
@@ -226,13 +287,23 @@ async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew
     lose_the_hub(&site).await?;
     site.install()?;
     // The new hub does not know the clusters.
-    ensure!(site.ours::<farwater_api::Cluster>().await?.get_opt(CLUSTER).await?.is_none());
+    ensure!(
+        site.ours::<farwater_api::Cluster>()
+            .await?
+            .get_opt(CLUSTER)
+            .await?
+            .is_none()
+    );
 
     let said = restore(&site, &file)?;
     confirm(&site, &said).await?;
     assert_eq!((site.uids().await?, agent(&site).await?), (uids, agent_was));
     let claims: Api<PersistentVolumeClaim> = site.theirs(HUB_NAMESPACE).await?;
-    let volume = claims.get("data-farwater-hub-0").await?.spec.and_then(|spec| spec.volume_name);
+    let volume = claims
+        .get("data-farwater-hub-0")
+        .await?
+        .spec
+        .and_then(|spec| spec.volume_name);
     assert_eq!(volume.as_deref(), Some("hub-2"));
     Ok(())
 }
@@ -253,7 +324,10 @@ async fn lose_the_hub(site: &Site) -> Result<()> {
 async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_survived() -> Result<()> {
     let server = Postgres::start_with(&[("listen_addresses", "*"), ("fsync", "off")]).await?;
     let site = Site::start().await?;
-    let url = server.create_database().await?.replace("127.0.0.1", &site.node.machine().to_string());
+    let url = server
+        .create_database()
+        .await?
+        .replace("127.0.0.1", &site.node.machine().to_string());
     let url = url.replace(&format!(":{}", postgres::PASSWORD), "");
     let make_secret = async || -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
@@ -262,7 +336,10 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
         let secret: Secret = serde_json::from_value(json!({
             "metadata": {"name": "database"}, "stringData": {"url": url, "password": postgres::PASSWORD},
         }))?;
-        site.theirs(HUB_NAMESPACE).await?.create(&PostParams::default(), &secret).await?;
+        site.theirs(HUB_NAMESPACE)
+            .await?
+            .create(&PostParams::default(), &secret)
+            .await?;
         Ok(())
     };
     make_secret().await?;
@@ -275,7 +352,10 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
     backup(&site, &file)?;
     make_map(&site, "after").await?;
     let said = restore(&site, &file)?;
-    ensure!(!said.contains(postgres::PASSWORD) && !has_map(&site, "after").await?, "{said}");
+    ensure!(
+        !said.contains(postgres::PASSWORD) && !has_map(&site, "after").await?,
+        "{said}"
+    );
     confirm(&site, &said).await?;
 
     // The hub's cluster is lost, but the database server is not: its rows are newer than the backup's.
@@ -284,14 +364,19 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
     make_secret().await?;
     // The new hub's own keys can't decrypt the database. It says so and does not start.
     let install = ["--database-secret", "database", "--timeout", "20"];
-    let failed = site.install_with(&install).err().context("a hub with other keys starts")?;
+    let failed = site
+        .install_with(&install)
+        .err()
+        .context("a hub with other keys starts")?;
     ensure!(format!("{failed:#}").contains("another seal key"), "{failed:#}");
     let output = site.run(&["admin", "restore", "--context", CONTEXT, "--yes", "--keys-only", &file])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     ensure!(has_map(&site, "newest").await?);
     wait_for("the cluster to be heard", 2 * PATIENCE, || async {
         let polled = site.cluster().await?.last_heard_time;
-        Ok(polled.is_some_and(|heard| heard.0.as_second() > jiff::Timestamp::now().as_second() - 5).then_some(()))
+        Ok(polled
+            .is_some_and(|heard| heard.0.as_second() > jiff::Timestamp::now().as_second() - 5)
+            .then_some(()))
     })
     .await?;
     assert_eq!(agent(&site).await?, agent_was);
@@ -308,16 +393,25 @@ async fn put_certificate(site: &Site, authority: &Authority) -> Result<()> {
         "stringData": {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": authority.pem()},
     });
     let secrets: Api<Secret> = site.theirs(HUB_NAMESPACE).await?;
-    secrets.patch(CERTIFICATE, &PatchParams::apply("cert-manager"), &Patch::Apply(secret)).await?;
+    secrets
+        .patch(CERTIFICATE, &PatchParams::apply("cert-manager"), &Patch::Apply(secret))
+        .await?;
     Ok(())
 }
 
 /// The hub's pod: its uid, its number of restarts, and its image.
 async fn hub_pod(site: &Site) -> Result<(Option<String>, i32, Option<String>)> {
     let pod: Pod = site.theirs(HUB_NAMESPACE).await?.get(HUB_POD).await?;
-    let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
+    let states = pod
+        .status
+        .iter()
+        .flat_map(|status| &status.container_statuses)
+        .flatten();
     let starts = states.map(|state| state.restart_count).sum();
-    let image = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.image);
+    let image = pod
+        .spec
+        .and_then(|spec| spec.containers.into_iter().next())
+        .and_then(|container| container.image);
     Ok((pod.metadata.uid, starts, image))
 }
 
@@ -340,10 +434,15 @@ async fn a_hub_takes_a_renewed_certificate_and_another_version_and_nothing_else_
     put_certificate(&site, &authority).await?;
     wait_for("the hub to take the renewed certificate", PATIENCE, || async {
         let log = site.log_of(HUB_NAMESPACE, HUB_POD).await;
-        Ok(log.contains("the server's certificate was renewed from its files").then_some(()))
+        Ok(log
+            .contains("the server's certificate was renewed from its files")
+            .then_some(()))
     })
     .await?;
-    ensure!(hub_pod(&site).await? == before, "its pod is another, or was started again");
+    ensure!(
+        hub_pod(&site).await? == before,
+        "its pod is another, or was started again"
+    );
 
     site.node.import(&Images::make_next_hub(&site.path(""))?)?;
     for image in [HUB_NEXT, HUB] {
@@ -368,6 +467,10 @@ async fn the_hubs_pod_is_deleted_and_no_agent_misses_more_than_one_poll_and_no_s
     })
     .await?;
     eprintln!("{}", serde_json::to_string(&outcome)?);
-    ensure!(outcome.away.iter().all(|seconds| *seconds < LONGEST_AWAY.as_secs_f64()), "{:?}", outcome.away);
+    ensure!(
+        outcome.away.iter().all(|seconds| *seconds < LONGEST_AWAY.as_secs_f64()),
+        "{:?}",
+        outcome.away
+    );
     outcome.check()
 }

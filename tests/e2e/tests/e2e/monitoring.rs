@@ -29,10 +29,23 @@ fn read(path: &str) -> Result<String> {
 fn alerts() -> Result<Vec<(String, String, String)>> {
     let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")?)?;
     let groups = rules["groups"].as_array().context("there are groups")?;
-    let rules = groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten());
-    let text = |value: &Value| value.as_str().map(str::to_owned).with_context(|| format!("{value} is no text"));
+    let rules = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().into_iter().flatten());
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map(str::to_owned)
+            .with_context(|| format!("{value} is no text"))
+    };
     rules
-        .map(|rule| Ok((text(&rule["alert"])?, text(&rule["expr"])?, text(&rule["annotations"]["runbook_url"])?)))
+        .map(|rule| {
+            Ok((
+                text(&rule["alert"])?,
+                text(&rule["expr"])?,
+                text(&rule["annotations"]["runbook_url"])?,
+            ))
+        })
         .collect()
 }
 
@@ -60,23 +73,43 @@ fn every_alert_fires_when_it_should_and_has_its_runbook() -> Result<()> {
     promtool(&["test", "rules", &path("alerts-test.yaml")], "")?;
     let tests: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts-test.yaml")?)?;
     let tests = tests["tests"].as_array().context("there are tests")?;
-    let tested: Vec<&Value> = tests.iter().flat_map(|test| test["alert_rule_test"].as_array().unwrap()).collect();
+    let tested: Vec<&Value> = tests
+        .iter()
+        .flat_map(|test| test["alert_rule_test"].as_array().unwrap())
+        .collect();
     let alerts = alerts()?;
     ensure!(alerts.len() > 10);
     for (alert, _, runbook) in &alerts {
         let expected = |fires: bool| {
             let of = |test: &&&Value| test["alertname"] == **alert;
-            let mut numbers = tested.iter().filter(of).filter_map(|test| Some(test["exp_alerts"].as_array()?.len()));
+            let mut numbers = tested
+                .iter()
+                .filter(of)
+                .filter_map(|test| Some(test["exp_alerts"].as_array()?.len()));
             numbers.any(|number| (number > 0) == fires)
         };
-        ensure!(expected(true) && expected(false), "{alert} is not shown to fire, or not to");
-        let page = runbook.strip_prefix("https://farwater.dev/runbooks/").context("a runbook of ours")?;
+        ensure!(
+            expected(true) && expected(false),
+            "{alert} is not shown to fire, or not to"
+        );
+        let page = runbook
+            .strip_prefix("https://farwater.dev/runbooks/")
+            .context("a runbook of ours")?;
         let text = read(&format!("docs/runbooks/{page}.md"))?;
-        ensure!(["**Means.**", "**Look.**", "**Do"].iter().all(|part| text.contains(part)), "{page} lacks a part");
+        ensure!(
+            ["**Means.**", "**Look.**", "**Do"]
+                .iter()
+                .all(|part| text.contains(part)),
+            "{page} lacks a part"
+        );
     }
     let pages = fs::read_dir(repository().join("docs/runbooks"))?.count();
     let named: BTreeSet<_> = alerts.iter().map(|(.., runbook)| runbook).collect();
-    ensure!(pages == named.len(), "{pages} runbooks for {} that alerts name", named.len());
+    ensure!(
+        pages == named.len(),
+        "{pages} runbooks for {} that alerts name",
+        named.len()
+    );
     Ok(())
 }
 
@@ -89,9 +122,18 @@ struct Scraped {
 
 impl Scraped {
     async fn start() -> Result<Self> {
-        let (hub, agent) = (format!("127.0.0.1:{}", ports::free()?), format!("127.0.0.1:{}", ports::free()?));
+        let (hub, agent) = (
+            format!("127.0.0.1:{}", ports::free()?),
+            format!("127.0.0.1:{}", ports::free()?),
+        );
         let mut fleet = Fleet::launch(Launch::arguments(&["--metrics-listen", &hub])).await?;
-        fleet.join_with("east", shared(1).await?, Launch::arguments(&["--health-listen", &agent])).await?;
+        fleet
+            .join_with(
+                "east",
+                shared(1).await?,
+                Launch::arguments(&["--health-listen", &agent]),
+            )
+            .await?;
         Ok(Self { fleet, hub, agent })
     }
 
@@ -100,7 +142,9 @@ impl Scraped {
         let url = format!("http://{}/metrics", self.hub);
         wait_for(&format!("{series} to be {value}"), PATIENCE, || async {
             let text = get(&url).await?;
-            let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            let found = text
+                .lines()
+                .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
             let found = found.with_context(|| format!("there is no {series}:\n{text}"))?;
             Ok((found.parse::<f64>()? == value).then_some(()))
         })
@@ -116,7 +160,10 @@ async fn answer(prometheus: &Prometheus, query: &Query, expression: &str) -> Res
     ensure!(!series.is_empty(), "{place}: {expression} is answered by nothing");
     for label in &query.labels {
         let has_label = |one: &Value| one["metric"][label].as_str().is_some_and(|value| !value.is_empty());
-        ensure!(series.iter().any(has_label), "{place}: no series of {expression} has the label {label}: {series:?}");
+        ensure!(
+            series.iter().any(has_label),
+            "{place}: no series of {expression} has the label {label}: {series:?}"
+        );
     }
     Ok(series)
 }
@@ -149,7 +196,10 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
     let files = config_map("a", "one");
     let repository = scraped.fleet.repository("infra", &[("app/a.yaml", &files)]).await?;
     scraped.fleet.deploy("app", "east", "infra", "app").await?;
-    scraped.fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    scraped
+        .fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
     // A failed request, because some panels show requests by their code.
     ensure!(scraped.fleet.api::<GitRepository>().get_opt("nothing").await?.is_none());
     for address in [&scraped.hub, &scraped.agent] {
@@ -162,7 +212,10 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n\
          - {{job_name: farwater-hub, static_configs: [{{targets: ['{}']}}]}}\n\
          - {{job_name: farwater-agent, static_configs: [{{targets: ['{}']}}]}}\n",
-        self::repository().join("deploy/monitoring/alerts.yaml").canonicalize()?.display(),
+        self::repository()
+            .join("deploy/monitoring/alerts.yaml")
+            .canonicalize()?
+            .display(),
         scraped.hub,
         scraped.agent,
     ))
@@ -173,9 +226,18 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
     })
     .await?;
     let names = prometheus.ask("/api/v1/label/__name__/values").await?;
-    let names: BTreeSet<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let promised =
-        ["farwater_reconciles_total", "farwater_reconcile_errors_total", "farwater_queue_depth", "farwater_build_info"];
+    let names: BTreeSet<&str> = names
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let promised = [
+        "farwater_reconciles_total",
+        "farwater_reconcile_errors_total",
+        "farwater_queue_depth",
+        "farwater_build_info",
+    ];
     for name in promised {
         ensure!(names.contains(name), "{name} is not scraped");
     }
@@ -197,7 +259,10 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
     }
     let rules = prometheus.ask("/api/v1/rules").await?;
     let groups = rules["groups"].as_array().context("there are groups")?;
-    for rule in groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten()) {
+    for rule in groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().into_iter().flatten())
+    {
         ensure!(rule["health"] == "ok" || rule["health"] == "unknown", "{rule}");
     }
     Ok(())
@@ -214,7 +279,13 @@ async fn the_figures_follow_what_happens() -> Result<()> {
     scraped.until("farwater_sources{state=\"ready\"}", 1.0).await?;
 
     // An object that the API server refuses.
-    repository.change("main", &[("app/b.yaml", Some("apiVersion: v1\nkind: Nonsense\nmetadata: {name: b}\n"))])?;
+    repository.change(
+        "main",
+        &[(
+            "app/b.yaml",
+            Some("apiVersion: v1\nkind: Nonsense\nmetadata: {name: b}\n"),
+        )],
+    )?;
     scraped.fleet.reconcile("infra").await?;
     scraped.until("farwater_services{state=\"failing\"}", 1.0).await?;
     scraped.until("farwater_services{state=\"ready\"}", 0.0).await?;
@@ -224,9 +295,17 @@ async fn the_figures_follow_what_happens() -> Result<()> {
 
     // A remote that does not exist.
     let gone = serde_json::from_value(serde_json::json!({"url": "http://127.0.0.1:9/nowhere.git"}))?;
-    scraped.fleet.api().create(&kube::api::PostParams::default(), &GitRepository::new("gone", gone)).await?;
+    scraped
+        .fleet
+        .api()
+        .create(&kube::api::PostParams::default(), &GitRepository::new("gone", gone))
+        .await?;
     scraped.until("farwater_sources_stale", 1.0).await?;
-    scraped.fleet.api::<GitRepository>().delete("gone", &kube::api::DeleteParams::default()).await?;
+    scraped
+        .fleet
+        .api::<GitRepository>()
+        .delete("gone", &kube::api::DeleteParams::default())
+        .await?;
     scraped.until("farwater_sources_stale", 0.0).await?;
 
     // A cluster without its agent, which the restarted hub reports, too.
@@ -244,7 +323,10 @@ async fn the_figures_follow_what_happens() -> Result<()> {
 async fn series(address: &str) -> Result<BTreeSet<String>> {
     let text = get(&format!("http://{address}/metrics")).await?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    Ok(lines.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect())
+    Ok(lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(series, _)| series.to_owned())
+        .collect())
 }
 
 /// Sends requests as users do and creates resources: `count` of each, with new names.
@@ -252,12 +334,20 @@ async fn ask_and_make(fleet: &Fleet, round: &str, count: usize) -> Result<()> {
     let clusters: Api<Cluster> = fleet.api();
     for number in 0..count {
         let name = format!("{round}-{number}");
-        clusters.create(&PostParams::default(), &Cluster::new(&name, serde_json::from_value(json!({}))?)).await?;
+        clusters
+            .create(
+                &PostParams::default(),
+                &Cluster::new(&name, serde_json::from_value(json!({}))?),
+            )
+            .await?;
         fleet.deploy(&name, "east", "infra", "app").await?;
         let method = http::Method::from_bytes(format!("BREW{round}{number}").as_bytes())?;
         let asked = [
             (http::Method::GET, format!("/{name}/{name}")),
-            (http::Method::GET, format!("/api/v1/namespaces/{name}/configmaps/{name}")),
+            (
+                http::Method::GET,
+                format!("/api/v1/namespaces/{name}/configmaps/{name}"),
+            ),
             (http::Method::GET, format!("/apis/{name}.dev/v1/{name}")),
             (method, format!("/api/v1/namespaces/farwater-admin/configmaps/{name}")),
         ];
@@ -274,7 +364,10 @@ async fn ask_and_make(fleet: &Fleet, round: &str, count: usize) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn labels_are_bounded_whatever_is_asked_and_made() -> Result<()> {
     let scraped = Scraped::start().await?;
-    scraped.fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    scraped
+        .fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     ask_and_make(&scraped.fleet, "first", 3).await?;
     let before = (series(&scraped.hub).await?, series(&scraped.agent).await?);
     ask_and_make(&scraped.fleet, "then", 30).await?;
@@ -294,18 +387,30 @@ async fn every_line_of_a_json_log_is_an_object_with_time_level_and_message() -> 
     let json = || Launch::arguments(&["--log-format", "json"]);
     let mut fleet = Fleet::launch(json()).await?;
     fleet.join_with("east", shared(1).await?, json()).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
     fleet.agent("east")?.stop()?;
-    let logs = [fleet.hub.process().log().to_owned(), fleet.agent("east")?.process().log().to_owned()];
+    let logs = [
+        fleet.hub.process().log().to_owned(),
+        fleet.agent("east")?.process().log().to_owned(),
+    ];
     for log in logs {
         let text = fs::read_to_string(&log)?;
         ensure!(text.lines().count() > 3, "{text}");
         for line in text.lines() {
             let object: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
             let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
-            let parts = [&object["timestamp"], &object["level"], &object["target"], &object["message"]];
+            let parts = [
+                &object["timestamp"],
+                &object["level"],
+                &object["target"],
+                &object["message"],
+            ];
             ensure!(parts.into_iter().all(is_text), "{line}");
         }
     }

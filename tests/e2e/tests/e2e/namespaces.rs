@@ -21,12 +21,17 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     // The namespace exists already and belongs to others.
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let there = json!({"metadata": {"name": name, "labels": {"of": "others", "team": "b"}}});
-    namespaces.create(&PostParams::default(), &serde_json::from_value(there)?).await?;
+    namespaces
+        .create(&PostParams::default(), &serde_json::from_value(there)?)
+        .await?;
     let secret = json!({
         "metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson",
         "stringData": {".dockerconfigjson": r#"{"auths": {"registry.example.com": {"auth": "eDp5"}}}"#},
     });
-    fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    fleet
+        .api::<Secret>()
+        .create(&PostParams::default(), &serde_json::from_value(secret)?)
+        .await?;
     let spec = json!({
         "clusterSelector": {"matchLabels": {"env": "prod"}}, "namespace": name,
         "labels": {"team": "a"}, "annotations": {"note": "{{ raw }}\n--- \"quoted\": # é"},
@@ -35,13 +40,24 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
         "rollout": {"soak": "1s", "failAfter": "1s"},
     });
     let stated = ManagedNamespace::new("shop", serde_json::from_value(spec)?);
-    fleet.api::<ManagedNamespace>().create(&PostParams::default(), &stated).await?;
-    let planned = fleet.cli().expect(0, &["plan", "managednamespace/shop", "-n", "farwater-admin"])?;
-    ensure!(planned.stdout.contains("0 added"), "no cluster is selected yet: {planned:?}");
+    fleet
+        .api::<ManagedNamespace>()
+        .create(&PostParams::default(), &stated)
+        .await?;
+    let planned = fleet
+        .cli()
+        .expect(0, &["plan", "managednamespace/shop", "-n", "farwater-admin"])?;
+    ensure!(
+        planned.stdout.contains("0 added"),
+        "no cluster is selected yet: {planned:?}"
+    );
 
     let label = async |fleet: &Fleet, env: &str| {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"env": env}}}));
-        fleet.api::<Cluster>().patch("east", &PatchParams::default(), &patch).await
+        fleet
+            .api::<Cluster>()
+            .patch("east", &PatchParams::default(), &patch)
+            .await
     };
     label(&fleet, "prod").await?;
     let is_healthy = |namespace: &ManagedNamespace| {
@@ -63,19 +79,36 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     ensure!(labels["team"] == "a" && labels["of"] == "others", "{labels:?}");
     ensure!(found.annotations.unwrap_or_default()["note"] == "{{ raw }}\n--- \"quoted\": # é");
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &name);
-    let quota = |found: ResourceQuota| found.spec.and_then(|spec| spec.hard).unwrap_or_default()["pods"].0.clone();
+    let quota = |found: ResourceQuota| {
+        found.spec.and_then(|spec| spec.hard).unwrap_or_default()["pods"]
+            .0
+            .clone()
+    };
     ensure!(quota(quotas.get("farwater").await?) == "20");
-    Api::<LimitRange>::namespaced(client.clone(), &name).get("farwater").await?;
+    Api::<LimitRange>::namespaced(client.clone(), &name)
+        .get("farwater")
+        .await?;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &name);
     let arrived = secrets.get("registry").await?;
-    ensure!(arrived.type_.as_deref() == Some("kubernetes.io/dockerconfigjson"), "{:?}", arrived.type_);
+    ensure!(
+        arrived.type_.as_deref() == Some("kubernetes.io/dockerconfigjson"),
+        "{:?}",
+        arrived.type_
+    );
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
     let account = accounts.get("default").await?;
-    let names: Vec<&str> = account.image_pull_secrets.iter().flatten().map(|secret| secret.name.as_str()).collect();
+    let names: Vec<&str> = account
+        .image_pull_secrets
+        .iter()
+        .flatten()
+        .map(|secret| secret.name.as_str())
+        .collect();
     ensure!(names == ["registry"], "{names:?}");
 
     // Output of the CLI about it.
-    let listed = fleet.cli().expect(0, &["get", "managednamespaces", "-n", "farwater-admin"])?;
+    let listed = fleet
+        .cli()
+        .expect(0, &["get", "managednamespaces", "-n", "farwater-admin"])?;
     ensure!(listed.stdout.contains("healthy on 1 cluster"), "{listed:?}");
     fleet.cli().expect(0, &["plan", "fwmn/shop", "-n", "farwater-admin"])?;
     fleet
@@ -93,14 +126,31 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
             Ok((ran.code == 0 && told["members"][0]["service"] == "namespace-shop-east").then_some(()))
         })
         .await?;
-    let pause = ["rollout", "pause", "managednamespace/shop", "-n", "farwater-admin", "--reason", "look"];
+    let pause = [
+        "rollout",
+        "pause",
+        "managednamespace/shop",
+        "-n",
+        "farwater-admin",
+        "--reason",
+        "look",
+    ];
     let paused = fleet.cli().expect(0, &pause)?;
-    ensure!(paused.stdout.contains("managednamespace.farwater.dev/shop paused"), "{paused:?}");
-    fleet.cli().expect(0, &["rollout", "resume", "managednamespace/shop", "-n", "farwater-admin"])?;
+    ensure!(
+        paused.stdout.contains("managednamespace.farwater.dev/shop paused"),
+        "{paused:?}"
+    );
+    fleet.cli().expect(
+        0,
+        &["rollout", "resume", "managednamespace/shop", "-n", "farwater-admin"],
+    )?;
 
     // Another quota, and no Secret any more: the account refers to none, and is the same one.
     let patch = Patch::Merge(json!({"spec": {"resourceQuota": {"hard": {"pods": 30}}, "pullSecrets": null}}));
-    fleet.api::<ManagedNamespace>().patch("shop", &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<ManagedNamespace>()
+        .patch("shop", &PatchParams::default(), &patch)
+        .await?;
     fleet
         .until("the quota to follow and the Secret to go", || async {
             let is_new = quota(quotas.get("farwater").await?) == "30";
@@ -141,7 +191,10 @@ async fn a_namespace_that_is_to_go_with_its_cluster_goes_once_somebody_has_looke
     fleet.join("east", plane).await?;
     let label = async |env: &str| {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"env": env}}}));
-        fleet.api::<Cluster>().patch("east", &PatchParams::default(), &patch).await
+        fleet
+            .api::<Cluster>()
+            .patch("east", &PatchParams::default(), &patch)
+            .await
     };
     label("prod").await?;
     let name = fleet.namespace("shop");
@@ -150,20 +203,38 @@ async fn a_namespace_that_is_to_go_with_its_cluster_goes_once_somebody_has_looke
         "resourceQuota": {"hard": {"pods": 20}}, "rollout": {"soak": "1s", "failAfter": "1s"},
     });
     let stated = ManagedNamespace::new("shop", serde_json::from_value(spec)?);
-    fleet.api::<ManagedNamespace>().create(&PostParams::default(), &stated).await?;
+    fleet
+        .api::<ManagedNamespace>()
+        .create(&PostParams::default(), &stated)
+        .await?;
     let services: Api<ServiceDeployment> = fleet.api();
     let service = "namespace-shop-east";
-    fleet.until("the service to be made", || async { Ok(services.get_opt(service).await?.map(drop)) }).await?;
+    fleet
+        .until("the service to be made", || async {
+            Ok(services.get_opt(service).await?.map(drop))
+        })
+        .await?;
     fleet.until_condition(service, "Ready", "True", "").await?;
 
     label("none").await?;
-    let is_held =
-        |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.held_prune.is_some());
+    let is_held = |service: &ServiceDeployment| {
+        service
+            .status
+            .as_ref()
+            .is_some_and(|status| status.held_prune.is_some())
+    };
     let held = fleet.until_service(service, "hold its prune", is_held).await?;
-    let held = held.status.and_then(|status| status.held_prune).context("a held prune")?;
+    let held = held
+        .status
+        .and_then(|status| status.held_prune)
+        .context("a held prune")?;
     let namespaces: Api<Namespace> = Api::all(plane.client().await?);
-    let is_there =
-        async || Ok(namespaces.get_opt(&name).await?.is_some_and(|found| found.metadata.deletion_timestamp.is_none()));
+    let is_there = async || {
+        Ok(namespaces
+            .get_opt(&name)
+            .await?
+            .is_some_and(|found| found.metadata.deletion_timestamp.is_none()))
+    };
     fleet.stays("the namespace is there", service, &is_there).await?;
     fleet.annotate(service, APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet

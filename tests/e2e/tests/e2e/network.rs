@@ -26,9 +26,13 @@ const NAME: &str = "hub.corp.test";
 
 /// Deploys a service to a joined cluster, and waits until it is applied.
 async fn deploy(fleet: &Fleet, cluster: &str, plane: &Plane) -> Result<()> {
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", cluster, "infra", "app").await?;
-    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").unwrap_or_default())
+        .await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     ensure!(api.get("a").await?.data.is_some_and(|data| data["value"] == "one"));
     Ok(())
@@ -62,7 +66,12 @@ async fn says(agent: &mut Agent, parts: &[&str]) -> Result<()> {
 async fn an_agent_reaches_its_hub_through_a_proxy_with_credentials_alone() -> Result<()> {
     let plane = shared(1).await?;
     let credentials = Some(("al".to_owned(), "canary-9d1c".to_owned()));
-    let squid = Squid::start(&Options { names: vec![NAME.to_owned()], credentials, ..Options::default() }).await?;
+    let squid = Squid::start(&Options {
+        names: vec![NAME.to_owned()],
+        credentials,
+        ..Options::default()
+    })
+    .await?;
     let mut fleet = fleet_behind_a_proxy().await?;
     fleet.take_turn(plane).await?;
     let url = format!("https://{NAME}:{}", fleet.hub.port());
@@ -71,36 +80,58 @@ async fn an_agent_reaches_its_hub_through_a_proxy_with_credentials_alone() -> Re
     let token = fleet.invite("east").await?;
     for (n, (proxy, words)) in [
         (squid.url(""), ["wants credentials (407)", "HTTPS_PROXY"]),
-        (squid.url("al:wrong"), ["refuses the credentials in HTTPS_PROXY (407)", "127.0.0.1"]),
+        (
+            squid.url("al:wrong"),
+            ["refuses the credentials in HTTPS_PROXY (407)", "127.0.0.1"],
+        ),
     ]
     .iter()
     .enumerate()
     {
-        let told = JoinToken { hub: url.clone(), ..token.clone() };
+        let told = JoinToken {
+            hub: url.clone(),
+            ..token.clone()
+        };
         let launch = Launch::environment(&[("HTTPS_PROXY", proxy)]);
         let dir = fleet.state_dir(&format!("east-{n}"));
         let mut agent = Agent::launch("east", &dir, plane.kubeconfig(), told, launch)?;
-        says(&mut agent, &[words[0], words[1], "trying again"]).await.with_context(|| squid.tail())?;
+        says(&mut agent, &[words[0], words[1], "trying again"])
+            .await
+            .with_context(|| squid.tail())?;
         agent.process().check_running()?;
         agent.stop()?;
     }
 
     let launch = Launch::environment(&[("https_proxy", &squid.url("al:canary-9d1c"))]);
-    let mut agent =
-        Agent::launch("east", &fleet.state_dir("east"), plane.kubeconfig(), JoinToken { hub: url, ..token }, launch)?;
+    let mut agent = Agent::launch(
+        "east",
+        &fleet.state_dir("east"),
+        plane.kubeconfig(),
+        JoinToken { hub: url, ..token },
+        launch,
+    )?;
     let clusters: Api<Cluster> = fleet.api();
     let joined = fleet.until("east to be ready", || async {
         let status = clusters.get("east").await?.status.unwrap_or_default();
         Ok((condition(&status.conditions, "Ready") == Some("True")).then_some(()))
     });
-    joined.await.with_context(|| format!("{}\n{}", agent.log_tail(), squid.tail()))?;
+    joined
+        .await
+        .with_context(|| format!("{}\n{}", agent.log_tail(), squid.tail()))?;
     deploy(&fleet, "east", plane).await?;
     let log = agent.process().output();
-    ensure!(log.contains("reached through a proxy") && !log.contains("canary"), "{log}");
+    ensure!(
+        log.contains("reached through a proxy") && !log.contains("canary"),
+        "{log}"
+    );
     agent.stop()?;
     // All requests through the proxy went to the hub, and none to the cluster's API server.
     let access = squid.access_log();
-    ensure!(access.contains(&format!("CONNECT {NAME}:{}", fleet.hub.port())), "{}", squid.tail());
+    ensure!(
+        access.contains(&format!("CONNECT {NAME}:{}", fleet.hub.port())),
+        "{}",
+        squid.tail()
+    );
     ensure!(access.lines().all(|line| line.contains(NAME)), "{access}");
     fleet.hub.expect_no_errors();
     Ok(())
@@ -110,16 +141,26 @@ async fn an_agent_reaches_its_hub_through_a_proxy_with_credentials_alone() -> Re
 async fn a_proxy_that_refuses_is_named_and_no_proxy_is_heeded() -> Result<()> {
     let plane = shared(1).await?;
     let forbidden = vec![NAME.to_owned(), "127.0.0.1".to_owned()];
-    let squid = Squid::start(&Options { names: vec![NAME.to_owned()], forbidden, ..Options::default() }).await?;
+    let squid = Squid::start(&Options {
+        names: vec![NAME.to_owned()],
+        forbidden,
+        ..Options::default()
+    })
+    .await?;
     let mut fleet = fleet_behind_a_proxy().await?;
     fleet.take_turn(plane).await?;
     let token = fleet.invite("west").await?;
-    for (host, words) in [(NAME, "(403)"), ("nowhere.corp.test", "can't connect to nowhere.corp.test")] {
+    for (host, words) in [
+        (NAME, "(403)"),
+        ("nowhere.corp.test", "can't connect to nowhere.corp.test"),
+    ] {
         let hub = format!("https://{host}:{}", fleet.hub.port());
         let told = JoinToken { hub, ..token.clone() };
         let launch = Launch::environment(&[("HTTPS_PROXY", &squid.url(""))]);
         let mut agent = Agent::launch("west", &fleet.state_dir(host), plane.kubeconfig(), told, launch)?;
-        says(&mut agent, &[squid.url("").as_str(), host, words]).await.with_context(|| squid.tail())?;
+        says(&mut agent, &[squid.url("").as_str(), host, words])
+            .await
+            .with_context(|| squid.tail())?;
         agent.stop()?;
     }
     // The proxy in a kubeconfig is for the API server. The one in the environment is not.
@@ -128,15 +169,29 @@ async fn a_proxy_that_refuses_is_named_and_no_proxy_is_heeded() -> Result<()> {
     kubeconfig["clusters"][0]["cluster"]["proxy-url"] = open.url("").into();
     let path = fleet.state_dir("kubeconfig");
     fs::write(&path, kubeconfig.to_string())?;
-    let environment = [("HTTPS_PROXY", squid.url("")), ("NO_PROXY", "localhost, 127.0.0.0/8".to_owned())];
-    let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    fleet.join_in("east", plane, &path, Launch::environment(&environment), |_| {}).await?;
+    let environment = [
+        ("HTTPS_PROXY", squid.url("")),
+        ("NO_PROXY", "localhost, 127.0.0.0/8".to_owned()),
+    ];
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    fleet
+        .join_in("east", plane, &path, Launch::environment(&environment), |_| {})
+        .await?;
     deploy(&fleet, "east", plane).await?;
     fleet.agent("east")?.stop()?;
-    let server = kubeconfig["clusters"][0]["cluster"]["server"].as_str().unwrap_or_default();
+    let server = kubeconfig["clusters"][0]["cluster"]["server"]
+        .as_str()
+        .unwrap_or_default();
     let expected = format!("CONNECT {}", server.trim_start_matches("https://"));
     let access = open.access_log();
-    ensure!(access.contains(&expected) && access.lines().all(|line| line.contains(&expected)), "{}", open.tail());
+    ensure!(
+        access.contains(&expected) && access.lines().all(|line| line.contains(&expected)),
+        "{}",
+        open.tail()
+    );
     Ok(())
 }
 
@@ -147,7 +202,12 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     let mut fleet = fleet_behind_a_proxy().await?;
     let hub_ca = fs::read_to_string(fleet.hub.dir().join("keys/ca.crt"))?;
     let intercept = Some((company.pair().clone(), hub_ca));
-    let squid = Squid::start(&Options { names: vec![NAME.to_owned()], intercept, ..Options::default() }).await?;
+    let squid = Squid::start(&Options {
+        names: vec![NAME.to_owned()],
+        intercept,
+        ..Options::default()
+    })
+    .await?;
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let environment = [("HTTPS_PROXY".to_owned(), squid.url(""))];
 
@@ -159,18 +219,31 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
         secrets.delete(IDENTITY_SECRET, &DeleteParams::default()).await?;
     }
     let token = fleet.invite("west").await?;
-    let told = JoinToken { hub: url.clone(), ..token };
-    let launch = Launch { environment: environment.to_vec(), ..Launch::default() };
+    let told = JoinToken {
+        hub: url.clone(),
+        ..token
+    };
+    let launch = Launch {
+        environment: environment.to_vec(),
+        ..Launch::default()
+    };
     let mut agent = Agent::launch("west", &fleet.state_dir("west"), plane.kubeconfig(), told, launch)?;
     agent.tolerate("is not trusted");
-    says(&mut agent, &["its certificate is not trusted", "--ca-file"]).await.with_context(|| squid.tail())?;
+    says(&mut agent, &["its certificate is not trusted", "--ca-file"])
+        .await
+        .with_context(|| squid.tail())?;
     let ended = agent.process().wait(PATIENCE).context("it goes on")?;
     ensure!(ended.code() == Some(2), "{ended}");
 
     let dir = tempfile::tempdir()?;
     let file = write(dir.path(), "company.pem", company.pem())?;
-    let mut launch = Launch { environment: environment.to_vec(), ..Launch::default() };
-    launch.environment.push(("FARWATER_CA_FILE".to_owned(), file.display().to_string()));
+    let mut launch = Launch {
+        environment: environment.to_vec(),
+        ..Launch::default()
+    };
+    launch
+        .environment
+        .push(("FARWATER_CA_FILE".to_owned(), file.display().to_string()));
     let joined = fleet.join_in("east", plane, plane.kubeconfig(), launch, |token| {
         token.hub.clone_from(&url);
         token.ca_pin.clear();
@@ -188,7 +261,12 @@ async fn a_proxy_is_spoken_to_with_tls() -> Result<()> {
     let plane = shared(1).await?;
     let company = Authority::new("company authority")?;
     let tls = Some(company.issue(&["127.0.0.1"], 24)?);
-    let squid = Squid::start(&Options { names: vec![NAME.to_owned()], tls, ..Options::default() }).await?;
+    let squid = Squid::start(&Options {
+        names: vec![NAME.to_owned()],
+        tls,
+        ..Options::default()
+    })
+    .await?;
     let mut fleet = fleet_behind_a_proxy().await?;
     let dir = tempfile::tempdir()?;
     let file = write(dir.path(), "company.pem", company.pem())?;
@@ -204,8 +282,12 @@ async fn a_proxy_is_spoken_to_with_tls() -> Result<()> {
 async fn hub_and_agent_meet_over_ipv6() -> Result<()> {
     let plane = shared(1).await?;
     let dir = tempfile::tempdir()?;
-    let hub =
-        Hub::start_on((Ipv6Addr::LOCALHOST, ports::free()?).into(), &dir.path().join("hub"), Launch::default()).await?;
+    let hub = Hub::start_on(
+        (Ipv6Addr::LOCALHOST, ports::free()?).into(),
+        &dir.path().join("hub"),
+        Launch::default(),
+    )
+    .await?;
     let mut fleet = Fleet::of(hub, dir).await?;
     let url = format!("https://[::1]:{}", fleet.hub.port());
     ensure!(fs::read_to_string(fleet.hub.kubeconfig())?.contains(&format!("server: {url}\n")));
@@ -213,10 +295,17 @@ async fn hub_and_agent_meet_over_ipv6() -> Result<()> {
     let cli = fleet.cli();
     let printed = cli.expect(0, &["cluster", "join", "west"])?.stdout;
     ensure!(printed.contains(&format!("--hub {url} ")), "{printed}");
-    fleet.join_in("east", plane, plane.kubeconfig(), Launch::default(), |token| assert_eq!(token.hub, url)).await?;
+    fleet
+        .join_in("east", plane, plane.kubeconfig(), Launch::default(), |token| {
+            assert_eq!(token.hub, url)
+        })
+        .await?;
     deploy(&fleet, "east", plane).await?;
     ensure!(cli.expect(0, &["get", "clusters"])?.stdout.contains("east"));
-    ensure!(cli.kubectl(&["get", "clusters.farwater.dev", "-n", "farwater-admin"])?.contains("east"));
+    ensure!(
+        cli.kubectl(&["get", "clusters.farwater.dev", "-n", "farwater-admin"])?
+            .contains("east")
+    );
     Ok(())
 }
 
@@ -246,13 +335,18 @@ async fn clock_is_corrected_and_shown(offset: &str, seconds: i64, words: &str) -
     let mut fleet = Fleet::of(hub, dir).await?;
     // The cluster's own certificate is also only an hour old, which concerns the cluster.
     let mut kubeconfig: serde_json::Value = serde_json::from_slice(&fs::read(plane.kubeconfig())?)?;
-    let cluster = kubeconfig["clusters"][0]["cluster"].as_object_mut().context("a cluster")?;
+    let cluster = kubeconfig["clusters"][0]["cluster"]
+        .as_object_mut()
+        .context("a cluster")?;
     cluster.remove("certificate-authority-data");
     cluster.insert("insecure-skip-tls-verify".to_owned(), true.into());
     let path = fleet.state_dir("kubeconfig");
     fs::write(&path, kubeconfig.to_string())?;
 
-    let launch = Launch { environment: faketime::environment(offset)?, ..Launch::default() };
+    let launch = Launch {
+        environment: faketime::environment(offset)?,
+        ..Launch::default()
+    };
     fleet.join_in("east", plane, &path, launch, |_| {}).await?;
     deploy(&fleet, "east", plane).await?;
     let clusters: Api<Cluster> = fleet.api();
@@ -264,8 +358,16 @@ async fn clock_is_corrected_and_shown(offset: &str, seconds: i64, words: &str) -
         .await?;
     let shown = status.clock_skew_seconds.unwrap_or_default();
     ensure!((shown - seconds).abs() < 30, "{shown}");
-    ensure!(condition(&status.conditions, "ClockSkewed") == Some("True"), "{:?}", status.conditions);
-    ensure!(condition(&status.conditions, "Ready") == Some("True"), "{:?}", status.conditions);
+    ensure!(
+        condition(&status.conditions, "ClockSkewed") == Some("True"),
+        "{:?}",
+        status.conditions
+    );
+    ensure!(
+        condition(&status.conditions, "Ready") == Some("True"),
+        "{:?}",
+        status.conditions
+    );
     let table = fleet.cli().expect(0, &["get", "clusters"])?.stdout;
     ensure!(table.contains(words), "{table}");
     // The same after a restart, with the machine's time.
@@ -273,7 +375,11 @@ async fn clock_is_corrected_and_shown(offset: &str, seconds: i64, words: &str) -
     let stopped = jiff::Timestamp::now();
     fleet.agent("east")?.restart()?;
     let heard = fleet.until("the agent to be heard again", || async {
-        let heard = clusters.get("east").await?.status.and_then(|status| status.last_heard_time);
+        let heard = clusters
+            .get("east")
+            .await?
+            .status
+            .and_then(|status| status.last_heard_time);
         Ok(heard.is_some_and(|heard| heard.0 > stopped).then_some(()))
     });
     heard.await?;
@@ -307,8 +413,13 @@ async fn a_certificate_that_others_renew_is_taken_without_a_restart() -> Result<
     };
     // The certificate that a new connection gets.
     let served = async || -> Result<String> {
-        let metrics = fleet.client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
-        let line = metrics.lines().find(|line| line.starts_with("farwater_tls_reload_failing "));
+        let metrics = fleet
+            .client
+            .request_text(http::Request::get("/metrics").body(Vec::new())?)
+            .await?;
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("farwater_tls_reload_failing "));
         Ok(line.context("the metric is missing")?.to_owned())
     };
     ensure!(served().await? == "farwater_tls_reload_failing 0");

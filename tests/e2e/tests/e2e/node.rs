@@ -79,7 +79,9 @@ async fn install_takes_the_current_context_and_names_lead_to_hub_and_source() ->
 /// The node's cluster under the names that a documentation page uses.
 fn name_contexts(site: &Site, names: &[&str]) -> Result<PathBuf> {
     let mut kubeconfig: Value = serde_json::from_slice(&fs::read(site.node.plane().kubeconfig())?)?;
-    let contexts = kubeconfig["contexts"].as_array_mut().context("the kubeconfig has contexts")?;
+    let contexts = kubeconfig["contexts"]
+        .as_array_mut()
+        .context("the kubeconfig has contexts")?;
     let own = contexts.iter().find(|context| context["name"] == CONTEXT).cloned();
     let own = own.context("the kubeconfig has the administrator's context")?;
     for name in names {
@@ -115,7 +117,10 @@ async fn leave_as_the_page_says(site: &Site, shell: &Shell, page: &mut Page) -> 
     ensure!(!has_namespace(site, AGENT_NAMESPACE).await? && !has_cluster(site).await?);
     ensure!(site.uids().await? == workload, "the workload has changed");
     let find = "kubectl get all,cm,secret,ingress -A -l farwater.dev/service";
-    ensure!(page.text.contains(&format!("`{find}`")), "the page does not say how to find what stays");
+    ensure!(
+        page.text.contains(&format!("`{find}`")),
+        "the page does not say how to find what stays"
+    );
     let found = shell.run(&format!("{find} -o name"))?.stdout;
     ensure!(found.lines().any(|line| line == "deployment.apps/web"), "{found}");
 
@@ -132,8 +137,14 @@ async fn leave_as_the_page_says(site: &Site, shell: &Shell, page: &mut Page) -> 
     let agents: Api<Deployment> = site.theirs(AGENT_NAMESPACE).await?;
     agents.delete("farwater-agent", &DeleteParams::default()).await?;
     shell.run(&page.next("farwater cluster leave east")?)?;
-    ensure!(!has_cluster(site).await? && has_namespace(site, AGENT_NAMESPACE).await?, "the hub alone forgets it");
-    ensure!(page.text.contains("`--force` removes it all the same"), "the page does not say how to remove the rest");
+    ensure!(
+        !has_cluster(site).await? && has_namespace(site, AGENT_NAMESPACE).await?,
+        "the hub alone forgets it"
+    );
+    ensure!(
+        page.text.contains("`--force` removes it all the same"),
+        "the page does not say how to remove the rest"
+    );
     shell.run(&format!("{leave} --force"))?;
     let left = life::ours(site)?;
     ensure!(left == before, "--force takes what is left, not {before:?} to {left:?}");
@@ -156,11 +167,17 @@ async fn the_page_about_uninstalling_takes_all_that_is_ours_and_no_workload() ->
     shell.run(&page.next("kubectl --context management delete namespace farwater-hub")?)?;
     ensure!(page.lines.is_empty(), "not run: {:?}", page.lines);
     let left = life::ours(&site)?;
-    ensure!(left.is_empty() && !has_namespace(&site, HUB_NAMESPACE).await?, "still there: {left:?}");
+    ensure!(
+        left.is_empty() && !has_namespace(&site, HUB_NAMESPACE).await?,
+        "still there: {left:?}"
+    );
     ensure!(site.uids().await? == workload, "the workload has changed");
     // The page's statement about the volume.
     let volumes: Api<PersistentVolume> = Api::all(site.node.client().await?);
     volumes.get("hub").await.context("the volume stays")?;
-    ensure!(site.volume("hub")?.join("hub.db").is_file(), "the volume holds no database");
+    ensure!(
+        site.volume("hub")?.join("hub.db").is_file(),
+        "the volume holds no database"
+    );
     Ok(())
 }

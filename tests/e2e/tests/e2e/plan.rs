@@ -23,10 +23,16 @@ async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Str
     let secrets: Api<Secret> = Api::namespaced(client, namespace);
     let mut found = BTreeMap::new();
     for map in maps.list(&ListParams::default()).await?.items {
-        found.insert(map.metadata.name.unwrap_or_default(), map.metadata.resource_version.unwrap_or_default());
+        found.insert(
+            map.metadata.name.unwrap_or_default(),
+            map.metadata.resource_version.unwrap_or_default(),
+        );
     }
     for secret in secrets.list(&ListParams::default()).await?.items {
-        found.insert(secret.metadata.name.unwrap_or_default(), secret.metadata.resource_version.unwrap_or_default());
+        found.insert(
+            secret.metadata.name.unwrap_or_default(),
+            secret.metadata.resource_version.unwrap_or_default(),
+        );
     }
     found.remove("kube-root-ca.crt");
     Ok(found)
@@ -43,7 +49,9 @@ fn plan(fleet: &Fleet, code: i32, arguments: &[&str]) -> Result<Value> {
 fn outline(plan: &Value) -> Vec<String> {
     let list = |name: &str| plan["plan"][name].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let changes = list("changes").into_iter().map(|one| format!("{} {}", text(&one["effect"]), text(&one["name"])));
+    let changes = list("changes")
+        .into_iter()
+        .map(|one| format!("{} {}", text(&one["effect"]), text(&one["name"])));
     let deletes = list("deletes").into_iter().map(|one| {
         let held = if one["held"] == true { " held" } else { "" };
         format!("- {}{held}", text(&one["name"]))
@@ -54,7 +62,9 @@ fn outline(plan: &Value) -> Vec<String> {
 fn fields(plan: &Value, name: &str) -> Vec<Value> {
     let changes = plan["plan"]["changes"].as_array().into_iter().flatten();
     let mut of = changes.filter(|change| change["name"] == name);
-    of.next().and_then(|change| change["fields"].as_array().cloned()).unwrap_or_default()
+    of.next()
+        .and_then(|change| change["fields"].as_array().cloned())
+        .unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,14 +76,22 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     let files = [("app/a.yaml", a.as_str()), ("app/b.yaml", &b), ("app/d.yaml", &d)];
     let repository = fleet.repository("infra", &files).await?;
     let first = repository.branch("main").context("a branch")?;
-    fleet.deploy_with("app", "east", "infra", "app", json!({"apply": {"drift": "Report"}})).await?;
+    fleet
+        .deploy_with("app", "east", "infra", "app", json!({"apply": {"drift": "Report"}}))
+        .await?;
     fleet.until_applied("app", &first).await?;
     let namespace = fleet.namespace("app");
 
     // The desired objects exist.
     let quiet = plan(&fleet, 0, &[])?;
-    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
-    ensure!(quiet["cluster"] == "east" && quiet["revision"] == format!("main@sha1:{first}"), "{quiet:#}");
+    ensure!(
+        outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3,
+        "{quiet:#}"
+    );
+    ensure!(
+        quiet["cluster"] == "east" && quiet["revision"] == format!("main@sha1:{first}"),
+        "{quiet:#}"
+    );
 
     // The service is suspended, the source continues, and objects in the cluster are changed by hand.
     fleet.cli().expect(0, &["suspend", "app", "--reason", "a look"])?;
@@ -115,9 +133,12 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
 
     // The same as text for people.
     let text = fleet.cli().expect(1, &["plan", "app", "--ref", "main"])?.stdout;
-    for part in
-        ["~ ConfigMap", "data.value: \"hand\" → \"two\"  changed in the cluster too", "+ ConfigMap", "- ConfigMap"]
-    {
+    for part in [
+        "~ ConfigMap",
+        "data.value: \"hand\" → \"two\"  changed in the cluster too",
+        "+ ConfigMap",
+        "- ConfigMap",
+    ] {
         ensure!(text.contains(part), "{part:?} is not in {text}");
     }
     ensure!(text.contains("1 to create, 1 to change, 1 to delete"), "{text}");
@@ -130,11 +151,17 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     let after = contents(plane, &namespace).await?;
-    ensure!(after.keys().map(String::as_str).collect::<Vec<_>>() == ["a", "c", "d"], "{after:?}");
+    ensure!(
+        after.keys().map(String::as_str).collect::<Vec<_>>() == ["a", "c", "d"],
+        "{after:?}"
+    );
     ensure!(after["d"] == before["d"] && after["a"] != before["a"], "{after:?}");
     ensure!(maps.get("a").await?.data.unwrap_or_default()["value"] == "two");
     let quiet = plan(&fleet, 0, &[])?;
-    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
+    ensure!(
+        outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3,
+        "{quiet:#}"
+    );
     Ok(())
 }
 
@@ -160,9 +187,13 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let (a, before) = (config_map("a", "one"), secret(BEFORE, "old"));
-    let repository = fleet.repository("infra", &[("app/a.yaml", &a), ("app/secret.yaml", &before)]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &a), ("app/secret.yaml", &before)])
+        .await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
     let namespace = fleet.namespace("app");
     let (there, kept) = (contents(plane, &namespace).await?, bundles(&fleet)?);
 
@@ -177,9 +208,14 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     let paths: Vec<&str> = field.iter().filter_map(|field| field["path"].as_str()).collect();
     ensure!(paths == ["data.value", "metadata.annotations.note"], "{field:#?}");
     for field in &field {
-        let (live, planned) =
-            (field["live"].as_str().unwrap_or_default(), field["planned"].as_str().unwrap_or_default());
-        ensure!(live.starts_with("hmac:") && planned.starts_with("hmac:") && live != planned, "{field}");
+        let (live, planned) = (
+            field["live"].as_str().unwrap_or_default(),
+            field["planned"].as_str().unwrap_or_default(),
+        );
+        ensure!(
+            live.starts_with("hmac:") && planned.starts_with("hmac:") && live != planned,
+            "{field}"
+        );
         // Without changes by hand, the live object is the applied one.
         ensure!(field["applied"] == live && field["origin"] == "Source", "{field}");
     }
@@ -239,7 +275,11 @@ async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
     let repository = fleet.repository("infra", &[("app/web.yaml", &two)]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     let workloads: Api<Deployment> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
-    fleet.until("the workload to be made", || async { Ok(workloads.get_opt("web").await?) }).await?;
+    fleet
+        .until("the workload to be made", || async {
+            Ok(workloads.get_opt("web").await?)
+        })
+        .await?;
     let by_hand = Patch::Merge(json!({"metadata": {"annotations": {"team/note": "mine"}}, "spec": {"paused": true}}));
     workloads.patch("web", &PatchParams::apply("hand"), &by_hand).await?;
 
@@ -251,7 +291,10 @@ async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
     // Defaults of Deployment, pod and container, "1" instead of 1000m, and changes by hand.
     ensure!(told["plan"]["hidden"].as_u64() > Some(12), "{told:#}");
     let text = fleet.cli().expect(1, &["plan", "app", "--ref", "next"])?.stdout;
-    ensure!(text.contains("differences hidden that stay") && !text.contains("team/note"), "{text}");
+    ensure!(
+        text.contains("differences hidden that stay") && !text.contains("team/note"),
+        "{text}"
+    );
     ensure!(!text.contains("cpu") && !text.contains("paused"), "{text}");
     Ok(())
 }
@@ -279,12 +322,20 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let group = format!("{}.example.com", fleet.unique);
-    let definition = |fields: &[&str]| DEFINITION.replace("GROUP", &group).replace("FIELDS", &fields.join(", "));
+    let definition = |fields: &[&str]| {
+        DEFINITION
+            .replace("GROUP", &group)
+            .replace("FIELDS", &fields.join(", "))
+    };
     let boat = |spec: &str| format!("apiVersion: {group}/v1\nkind: Boat\nmetadata: {{name: ark}}\nspec: {{{spec}}}\n");
     let (plain, ark) = (definition(&[LENGTH]), boat("length: 300"));
-    let repository = fleet.repository("infra", &[("app/a.yaml", &plain), ("app/b.yaml", &ark)]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &plain), ("app/b.yaml", &ark)])
+        .await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Boat"));
     let boats: Api<DynamicObject> = Api::namespaced_with(plane.client().await?, &fleet.namespace("app"), &kind);
     let made = boats.get("ark").await?.metadata.resource_version;
@@ -293,7 +344,10 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
     let painted = definition(&[LENGTH, PAINT]);
     repository.commit("next", &[("app/a.yaml", &painted), ("app/b.yaml", &ark)])?;
     let told = plan(&fleet, 1, &["--ref", "next"])?;
-    ensure!(outline(&told) == [format!("Change boats.{group}")] && told["plan"]["unchanged"] == 1, "{told:#}");
+    ensure!(
+        outline(&told) == [format!("Change boats.{group}")] && told["plan"]["unchanged"] == 1,
+        "{told:#}"
+    );
     let commit = repository.change("main", &[("app/a.yaml", Some(&painted))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
@@ -303,8 +357,14 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
         })
         .await?;
     let quiet = plan(&fleet, 0, &[])?;
-    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 2, "{quiet:#}");
-    ensure!(boats.get("ark").await?.metadata.resource_version == made, "it was written again");
+    ensure!(
+        outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 2,
+        "{quiet:#}"
+    );
+    ensure!(
+        boats.get("ark").await?.metadata.resource_version == made,
+        "it was written again"
+    );
 
     // A field that is as new as its definition can't be tried before the definition exists, so it is not refused.
     let crewed = definition(&[LENGTH, PAINT, CREW]);
@@ -313,12 +373,20 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
         "apiVersion": format!("{group}/v1"), "kind": "Boat", "metadata": {"name": "raft"}, "spec": {"length": 3},
     }))?;
     boats.create(&PostParams::default(), &raft).await?;
-    let taken = boat("length: 3, crew: 1")
-        .replace("{name: ark}", "{name: raft, annotations: {farwater.dev/adopt: IfNoDifference}}");
-    repository.commit("next", &[("app/a.yaml", &crewed), ("app/b.yaml", &ark), ("app/c.yaml", &taken)])?;
+    let taken = boat("length: 3, crew: 1").replace(
+        "{name: ark}",
+        "{name: raft, annotations: {farwater.dev/adopt: IfNoDifference}}",
+    );
+    repository.commit(
+        "next",
+        &[("app/a.yaml", &crewed), ("app/b.yaml", &ark), ("app/c.yaml", &taken)],
+    )?;
     let told = plan(&fleet, 1, &["--ref", "next"])?;
     let untried = ["Untried ark", "Untried raft"].map(str::to_owned);
-    ensure!(outline(&told) == [&[format!("Change boats.{group}")], &untried[..]].concat(), "{told:#}");
+    ensure!(
+        outline(&told) == [&[format!("Change boats.{group}")], &untried[..]].concat(),
+        "{told:#}"
+    );
     let commit = repository.change("main", &[("app/a.yaml", Some(&crewed)), ("app/b.yaml", Some(&ark))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
@@ -338,7 +406,8 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 fn hooks(plan: &Value) -> Vec<String> {
     let told = plan["plan"]["hooks"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    told.map(|hook| format!("{} {}", text(&hook["effect"]), text(&hook["name"]))).collect()
+    told.map(|hook| format!("{} {}", text(&hook["effect"]), text(&hook["name"])))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -349,33 +418,58 @@ async fn hooks_and_tests_are_named_and_never_begun_by_a_plan() -> Result<()> {
     let a = config_map("a", "one");
     let repository = fleet.repository("infra", &[("app/a.yaml", &a)]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
     let jobs: Api<Job> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
 
     // Before they are in the source.
     let dir = tempfile::tempdir()?;
     fs::write(dir.path().join("a.yaml"), &a)?;
     fs::write(dir.path().join("migrate.yaml"), MIGRATION)?;
-    let test = MIGRATION.replace("name: migrate", "name: smoke").replace("PreSync", "Test");
+    let test = MIGRATION
+        .replace("name: migrate", "name: smoke")
+        .replace("PreSync", "Test");
     fs::write(dir.path().join("smoke.yaml"), test)?;
     let folder = dir.path().to_str().context("a path")?;
     let told = plan(&fleet, 1, &["--local", folder])?;
     ensure!(outline(&told).is_empty() && told["plan"]["unchanged"] == 1, "{told:#}");
     ensure!(hooks(&told) == ["Run migrate", "Run smoke"], "{told:#}");
     let text = fleet.cli().expect(1, &["plan", "app", "--local", folder])?.stdout;
-    ensure!(text.contains("/migrate  PreSync hook runs") && text.contains("2 to run"), "{text}");
-    ensure!(jobs.list(&ListParams::default()).await?.items.is_empty(), "a plan has begun a hook");
+    ensure!(
+        text.contains("/migrate  PreSync hook runs") && text.contains("2 to run"),
+        "{text}"
+    );
+    ensure!(
+        jobs.list(&ListParams::default()).await?.items.is_empty(),
+        "a plan has begun a hook"
+    );
 
     // While it runs.
-    repository
-        .change("main", &[("app/migrate.yaml", Some(MIGRATION)), ("app/b.yaml", Some(&config_map("b", "new")))])?;
+    repository.change(
+        "main",
+        &[
+            ("app/migrate.yaml", Some(MIGRATION)),
+            ("app/b.yaml", Some(&config_map("b", "new"))),
+        ],
+    )?;
     fleet.reconcile("infra").await?;
-    let begun = fleet.until("the migration to be begun", || async { Ok(jobs.get_opt("migrate").await?) }).await?;
+    let begun = fleet
+        .until("the migration to be begun", || async {
+            Ok(jobs.get_opt("migrate").await?)
+        })
+        .await?;
     let told = plan(&fleet, 1, &[])?;
-    ensure!(hooks(&told) == ["Running migrate"] && outline(&told) == ["Create b"], "{told:#}");
+    ensure!(
+        hooks(&told) == ["Running migrate"] && outline(&told) == ["Create b"],
+        "{told:#}"
+    );
     let next = plan(&fleet, 1, &["--local", folder])?;
     ensure!(hooks(&next) == ["End migrate", "Run migrate", "Run smoke"], "{next:#}");
-    ensure!(jobs.get("migrate").await?.metadata.uid == begun.metadata.uid, "a plan has touched a hook");
+    ensure!(
+        jobs.get("migrate").await?.metadata.uid == begun.metadata.uid,
+        "a plan has touched a hook"
+    );
     Ok(())
 }
 
@@ -397,13 +491,25 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
     let repository = fleet.repository("infra", &[("app/a.yaml", &a)]).await?;
     repository.commit("other", &[("else/a.yaml", &a)])?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
 
     refused(&fleet, 4, &["none"], &["there is no ServiceDeployment \"none\""])?;
-    refused(&fleet, 4, &["app", "--ref", "nosuch"], &["branch or tag nosuch does not exist", "main"])?;
+    refused(
+        &fleet,
+        4,
+        &["app", "--ref", "nosuch"],
+        &["branch or tag nosuch does not exist", "main"],
+    )?;
     refused(&fleet, 5, &["app", "--ref=-x"], &["is not a name that Git takes"])?;
     refused(&fleet, 5, &["app", "--ref", "other"], &["no such folder"])?;
-    refused(&fleet, 2, &["app", "--ref", "main", "--local", "."], &["cannot be used with"])?;
+    refused(
+        &fleet,
+        2,
+        &["app", "--ref", "main", "--local", "."],
+        &["cannot be used with"],
+    )?;
     refused(&fleet, 2, &["app", "--local", "/nonexistent"], &["can't read"])?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;
@@ -417,9 +523,16 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
     let broken = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
     ensure!(broken.stdout.contains("can't be read: "), "{}", broken.stdout);
     // The API server's refusal is shown before the commit.
-    fs::write(dir.path().join("a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {value: 1}\n")?;
+    fs::write(
+        dir.path().join("a.yaml"),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {value: 1}\n",
+    )?;
     let wrong = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
-    ensure!(wrong.stdout.contains("! ConfigMap") && wrong.stdout.contains("would be refused"), "{}", wrong.stdout);
+    ensure!(
+        wrong.stdout.contains("! ConfigMap") && wrong.stdout.contains("would be refused"),
+        "{}",
+        wrong.stdout
+    );
 
     // Without its agent there is no plan, and the message names the missing agent.
     fleet.agent("east")?.kill9();
@@ -430,7 +543,12 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
             Ok((connected != Some(true)).then_some(()))
         })
         .await?;
-    let away = refused(&fleet, 6, &["app", "--timeout", "4s"], &["after 4 s", "the agent of cluster east", "s ago"])?;
+    let away = refused(
+        &fleet,
+        6,
+        &["app", "--timeout", "4s"],
+        &["after 4 s", "the agent of cluster east", "s ago"],
+    )?;
     ensure!(away.stdout.is_empty(), "{away:?}");
     fleet.agent("east")?.restart()?;
     fleet.cli().expect(0, &["plan", "app"])?;

@@ -26,7 +26,10 @@ async fn until_candidate(fleet: &Fleet, commit: &str, tag: &str) -> Result<()> {
     let what = format!("{commit} with {tag} to wait");
     let found = fleet.until(&what, || async {
         let stages = api.get("web").await?.status.unwrap_or_default().stages;
-        let candidate = stages.get(1).and_then(|stage| stage.candidate.clone()).unwrap_or_default();
+        let candidate = stages
+            .get(1)
+            .and_then(|stage| stage.candidate.clone())
+            .unwrap_or_default();
         let is_it =
             candidate.revision.ends_with(commit) && candidate.configuration.get("imageTag").is_some_and(|t| t == tag);
         Ok((is_it && candidate.digest.is_some()).then_some(()))
@@ -41,12 +44,23 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     fleet.join("staging", staging).await?;
     fleet.join("production", production).await?;
     let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod"}}}));
-    fleet.api::<Cluster>().patch("production", &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<Cluster>()
+        .patch("production", &PatchParams::default(), &patch)
+        .await?;
     let repository = fleet.repository("infra", &[(FILE, &template("one"))]).await?;
     let promoted = json!({"url": fleet.git.url("infra"), "ref": {"pipeline": "web"}});
     let promoted = GitRepository::new("infra-prod", serde_json::from_value(promoted)?);
     fleet.api().create(&PostParams::default(), &promoted).await?;
-    fleet.deploy_with("app", "staging", "infra", "app", json!({"configuration": {"imageTag": "1.0"}})).await?;
+    fleet
+        .deploy_with(
+            "app",
+            "staging",
+            "infra",
+            "app",
+            json!({"configuration": {"imageTag": "1.0"}}),
+        )
+        .await?;
     let set = json!({
         "clusterSelector": {"matchLabels": {"env": "prod"}},
         "rollout": {"soak": "1s", "failAfter": "1s"},
@@ -68,12 +82,23 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     let pipeline = Pipeline::new("web", serde_json::from_value(pipeline)?);
     fleet.api().create(&PostParams::default(), &pipeline).await?;
 
-    let approve = ["approve", "web", "production", "-n", "farwater-admin", "--reason", "it works"];
+    let approve = [
+        "approve",
+        "web",
+        "production",
+        "-n",
+        "farwater-admin",
+        "--reason",
+        "it works",
+    ];
     let status = ["pipeline", "status", "web", "-n", "farwater-admin"];
     let first = repository.branch("main").unwrap_or_default();
     fleet.until_value(staging, "one 1.0").await?;
     until_candidate(&fleet, &first, "1.0").await?;
-    ensure!(fleet.value(production).await?.is_none(), "it was promoted without an approval");
+    ensure!(
+        fleet.value(production).await?.is_none(),
+        "it was promoted without an approval"
+    );
     fleet.cli().expect(0, &approve)?;
     fleet.until_value(production, "one 1.0").await?;
     let settled = fleet.until("nothing to wait", || async {
@@ -82,16 +107,34 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     });
     let settled = settled.await?;
     ensure!(settled.stdout.contains("with imageTag=1.0"), "{settled:?}");
-    let told = ["explain", "parameters", "app-production", "-n", "farwater-admin", "-o", "json"];
+    let told = [
+        "explain",
+        "parameters",
+        "app-production",
+        "-n",
+        "farwater-admin",
+        "-o",
+        "json",
+    ];
     let told: Value = serde_json::from_str(&fleet.cli().expect(0, &told)?.stdout)?;
-    let tag = told["values"].as_array().into_iter().flatten().find(|value| value["name"] == "configuration.imageTag");
+    let tag = told["values"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|value| value["name"] == "configuration.imageTag");
     let tag = tag.cloned().unwrap_or_default();
-    ensure!(tag["value"] == "1.0" && tag["origin"]["kind"] == "GitRepository", "{told:#}");
+    ensure!(
+        tag["value"] == "1.0" && tag["origin"]["kind"] == "GitRepository",
+        "{told:#}"
+    );
     ensure!(tag["insteadOf"][0]["kind"] == "ServiceDeployment", "{told:#}");
 
     // Another tag and another commit: staging gets them as they come, production never gets one without the other.
     let patch = Patch::Merge(json!({"spec": {"configuration": {"imageTag": "2.0"}}}));
-    fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<ServiceDeployment>()
+        .patch("app", &PatchParams::default(), &patch)
+        .await?;
     let second = repository.change("main", &[(FILE, Some(&template("two")))])?;
     fleet.reconcile("infra").await?;
     fleet.until_value(staging, "two 2.0").await?;
@@ -109,6 +152,10 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
         })
         .await?;
     let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ensure!(seen.iter().all(|value| ["one 1.0", "two 2.0"].contains(&value.as_str())), "{seen:?}");
+    ensure!(
+        seen.iter()
+            .all(|value| ["one 1.0", "two 2.0"].contains(&value.as_str())),
+        "{seen:?}"
+    );
     Ok(())
 }

@@ -33,36 +33,78 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let all: Vec<String> = (0..MANY).map(|n| format!("m{n:02}")).collect();
-    let files: Vec<_> = all.iter().map(|name| (format!("app/{name}.yaml"), config_map(name, "one"))).collect();
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<_> = all
+        .iter()
+        .map(|name| (format!("app/{name}.yaml"), config_map(name, "one")))
+        .collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
     let namespace = fleet.namespace("app");
 
     let gone = files.iter().map(|(path, _)| (*path, None));
     let gone: Vec<_> = gone.chain([("app/keep.yaml", Some("---\n"))]).collect();
     repository.change("main", &gone)?;
     fleet.reconcile("infra").await?;
-    let service =
-        fleet.until_service("app", "hold its prune", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_some()));
-    let held = service.await?.status.and_then(|s| s.held_prune).context("a held prune")?;
+    let service = fleet.until_service("app", "hold its prune", |s| {
+        s.status.as_ref().is_some_and(|s| s.held_prune.is_some())
+    });
+    let held = service
+        .await?
+        .status
+        .and_then(|s| s.held_prune)
+        .context("a held prune")?;
     // The status has the first ten. A command shows the whole list.
-    ensure!(usize::try_from(held.count)? == MANY && held.objects.len() == 10, "{held:?}");
-    let objects = fleet.objects("app").await?.into_iter().filter(|one| one.sync == SyncState::PruneHeld);
+    ensure!(
+        usize::try_from(held.count)? == MANY && held.objects.len() == 10,
+        "{held:?}"
+    );
+    let objects = fleet
+        .objects("app")
+        .await?
+        .into_iter()
+        .filter(|one| one.sync == SyncState::PruneHeld);
     ensure!(sorted(objects.map(|one| one.object.name)) == all);
     let told = fleet.cli().expect(1, &["plan", "app", "-o", "json"])?.stdout;
     let told: Value = serde_json::from_str(&told).with_context(|| told.clone())?;
-    let deletes = told["plan"]["deletes"].as_array().context("deletes")?.iter().filter(|one| one["held"] == true);
-    ensure!(sorted(deletes.filter_map(|one| Some(one["name"].as_str()?.to_owned()))) == all, "{told:#}");
-    ensure!(told["plan"]["heldPrune"]["digest"] == held.digest.to_string(), "{told:#}");
+    let deletes = told["plan"]["deletes"]
+        .as_array()
+        .context("deletes")?
+        .iter()
+        .filter(|one| one["held"] == true);
+    ensure!(
+        sorted(deletes.filter_map(|one| Some(one["name"].as_str()?.to_owned()))) == all,
+        "{told:#}"
+    );
+    ensure!(
+        told["plan"]["heldPrune"]["digest"] == held.digest.to_string(),
+        "{told:#}"
+    );
     let shown = fleet.cli().expect(1, &["plan", "app"])?.stdout;
-    ensure!(all.iter().all(|name| shown.contains(&format!("- ConfigMap {namespace}/{name}  held"))), "{shown}");
-    fleet.stays("all objects exist", "app", || async { Ok(names(plane, &namespace).await? == all) }).await?;
+    ensure!(
+        all.iter()
+            .all(|name| shown.contains(&format!("- ConfigMap {namespace}/{name}  held"))),
+        "{shown}"
+    );
+    fleet
+        .stays("all objects exist", "app", || async {
+            Ok(names(plane, &namespace).await? == all)
+        })
+        .await?;
 
     let wrong = farwater_api::Digest::of("another plan").to_string();
     fleet.annotate("app", APPROVE_PRUNE, &wrong).await?;
-    fleet.stays("all objects exist", "app", || async { Ok(names(plane, &namespace).await? == all) }).await?;
+    fleet
+        .stays("all objects exist", "app", || async {
+            Ok(names(plane, &namespace).await? == all)
+        })
+        .await?;
     // Without a terminal for the question, the command shows what would be deleted and names the plan that it showed.
     let cli = fleet.cli();
     let asked = cli.expect(2, &["approve", "app"])?.stderr;
@@ -71,14 +113,30 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     ensure!(asked.ends_with(&next), "{asked}");
     cli.expect(5, &["approve", "app", "--digest", &wrong])?;
     cli.expect(0, &["approve", "app", "--digest", &held.digest.to_string()])?;
-    fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
-    fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
+    fleet
+        .until("the objects to go", || async {
+            Ok(names(plane, &namespace).await?.is_empty().then_some(()))
+        })
+        .await?;
+    fleet
+        .until_service("app", "hold nothing", |s| {
+            s.status.as_ref().is_some_and(|s| s.held_prune.is_none())
+        })
+        .await?;
     let deleted = fleet.until_service("app", "name its deletion", |s| {
         let status = s.status.as_ref();
-        status.is_some_and(|status| status.last_deletion.as_ref().is_some_and(|one| one.digest == held.digest))
+        status.is_some_and(|status| {
+            status
+                .last_deletion
+                .as_ref()
+                .is_some_and(|one| one.digest == held.digest)
+        })
     });
     let status = deleted.await?.status.context("a status")?;
-    ensure!(status.approved_by.is_some() && status.approved_at.is_some(), "{status:?}");
+    ensure!(
+        status.approved_by.is_some() && status.approved_at.is_some(),
+        "{status:?}"
+    );
     let approver = status.last_deletion.and_then(|deletion| deletion.approved_by);
     ensure!(approver == status.approved_by, "{approver:?}");
     Ok(())
@@ -89,11 +147,15 @@ async fn what_left_git_while_the_agent_was_down_and_lost_its_state_is_pruned() -
     let plane = shared(2).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("west", plane).await?;
-    let maps: Vec<_> = (0..4).map(|n| (format!("app/m{n}.yaml"), config_map(&format!("m{n}"), "one"))).collect();
+    let maps: Vec<_> = (0..4)
+        .map(|n| (format!("app/m{n}.yaml"), config_map(&format!("m{n}"), "one")))
+        .collect();
     let files: Vec<_> = maps.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "west", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
 
     fleet.agent("west")?.kill9();
     std::fs::remove_dir_all(fleet.state_dir("west"))?;
@@ -101,7 +163,10 @@ async fn what_left_git_while_the_agent_was_down_and_lost_its_state_is_pruned() -
     fleet.reconcile("infra").await?;
     fleet
         .until_service("app", "be assigned the next commit", |s| {
-            s.status.as_ref().and_then(|s| s.assigned_revision.as_deref()).is_some_and(|r| r.ends_with(&next))
+            s.status
+                .as_ref()
+                .and_then(|s| s.assigned_revision.as_deref())
+                .is_some_and(|r| r.ends_with(&next))
         })
         .await?;
     fleet.agent("west")?.restart()?;
@@ -117,10 +182,16 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let (map, kept) = (config_map("a", "one"), config_map("kept", "one"));
-    let files = [("stays/a.yaml", map.as_str()), ("goes/a.yaml", &map), ("goes/kept.yaml", &kept)];
+    let files = [
+        ("stays/a.yaml", map.as_str()),
+        ("goes/a.yaml", &map),
+        ("goes/kept.yaml", &kept),
+    ];
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("stays", "east", "infra", "stays").await?;
-    fleet.deploy_with("goes", "east", "infra", "goes", json!({"deletionPolicy": "Delete"})).await?;
+    fleet
+        .deploy_with("goes", "east", "infra", "goes", json!({"deletionPolicy": "Delete"}))
+        .await?;
     let commit = repository.branch("main").unwrap_or_default();
     fleet.until_applied("stays", &commit).await?;
     fleet.until_applied("goes", &commit).await?;
@@ -130,7 +201,10 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
         Ok(Api::namespaced(plane.client().await?, &fleet.namespace(service)))
     };
     let protect = Patch::Merge(json!({"metadata": {"annotations": {"farwater.dev/prune": "disabled"}}}));
-    maps("goes").await?.patch("kept", &PatchParams::default(), &protect).await?;
+    maps("goes")
+        .await?
+        .patch("kept", &PatchParams::default(), &protect)
+        .await?;
 
     fleet.delete_service("stays").await?;
     fleet.delete_service("goes").await?;
@@ -139,17 +213,29 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     for (service, name) in [("stays", "a"), ("goes", "kept")] {
         let left = maps(service).await?.get(name).await?.metadata;
         ensure!(
-            left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")),
+            left.labels
+                .unwrap_or_default()
+                .keys()
+                .all(|key| !key.contains("farwater")),
             "an orphan still has our labels"
         );
     }
     // A protected object is reported.
-    let events = fleet.api::<Event>().list(&ListParams::default()).await?.items.into_iter();
-    let told = events.filter(|event| event.reason.as_deref() == Some("Orphaned")).filter_map(|event| event.message);
+    let events = fleet
+        .api::<Event>()
+        .list(&ListParams::default())
+        .await?
+        .items
+        .into_iter();
+    let told = events
+        .filter(|event| event.reason.as_deref() == Some("Orphaned"))
+        .filter_map(|event| event.message);
     let told = sorted(told);
     for (service, name) in [("stays", "a"), ("goes", "kept")] {
-        let message =
-            format!("1 object stays in cluster east without a service: ConfigMap {}/{name}", fleet.namespace(service));
+        let message = format!(
+            "1 object stays in cluster east without a service: ConfigMap {}/{name}",
+            fleet.namespace(service)
+        );
         ensure!(told.contains(&message), "{told:?}");
     }
     Ok(())

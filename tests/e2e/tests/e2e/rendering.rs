@@ -30,16 +30,23 @@ async fn fleet(plane: &Plane) -> Result<Fleet> {
 
 async fn change(fleet: &Fleet, service: &str, spec: Value) -> kube::Result<ServiceDeployment> {
     let patch = Patch::Merge(json!({"spec": spec}));
-    fleet.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &patch).await
+    fleet
+        .api::<ServiceDeployment>()
+        .patch(service, &PatchParams::default(), &patch)
+        .await
 }
 
 async fn has(plane: &Plane, namespace: &str, name: &str, expected: Value) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
     let maps = &maps;
-    wait_for(&format!("{name} to hold {expected}"), farwater_e2e::PATIENCE, || async {
-        let data = maps.get_opt(name).await?.and_then(|map| map.data);
-        Ok((json!(data) == expected).then_some(()))
-    })
+    wait_for(
+        &format!("{name} to hold {expected}"),
+        farwater_e2e::PATIENCE,
+        || async {
+            let data = maps.get_opt(name).await?.and_then(|map| map.data);
+            Ok((json!(data) == expected).then_some(()))
+        },
+    )
     .await
 }
 
@@ -55,31 +62,55 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     ];
     let repository = fleet.repository("infra", &files).await?;
     let renderers = json!({"renderers": [{"helm": {"valuesFiles": ["prod.yaml"]}}]});
-    fleet.deploy_with("shop", "east", "infra", "charts/shop", renderers).await?;
+    fleet
+        .deploy_with("shop", "east", "infra", "charts/shop", renderers)
+        .await?;
     let first = repository.branch("main").context("a commit")?;
     fleet.until_applied("shop", &first).await?;
     let (namespace, name) = (fleet.namespace("shop"), "shop-settings");
-    has(plane, &namespace, name, json!({"size": "large", "colour": "red", "from": namespace})).await?;
+    has(
+        plane,
+        &namespace,
+        name,
+        json!({"size": "large", "colour": "red", "from": namespace}),
+    )
+    .await?;
 
     // A value that only the service has is a change like any other.
     let values = json!({"renderers": [{"helm": {"valuesFiles": ["prod.yaml"], "values": {"colour": "blue"}}}]});
     change(&fleet, "shop", values).await?;
-    has(plane, &namespace, name, json!({"size": "large", "colour": "blue", "from": namespace})).await?;
+    has(
+        plane,
+        &namespace,
+        name,
+        json!({"size": "large", "colour": "blue", "from": namespace}),
+    )
+    .await?;
 
     let patch = "- {op: remove, path: /data/size}";
-    change(&fleet, "shop", json!({"patches": [{"target": {"kind": "ConfigMap"}, "patch": patch}]})).await?;
+    change(
+        &fleet,
+        "shop",
+        json!({"patches": [{"target": {"kind": "ConfigMap"}, "patch": patch}]}),
+    )
+    .await?;
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
     // A rendering error is reported, and existing objects stay.
-    let second =
-        repository.change("main", &[("charts/shop/templates/settings.yaml", Some("{{ fail \"not today\" }}"))])?;
+    let second = repository.change(
+        "main",
+        &[("charts/shop/templates/settings.yaml", Some("{{ fail \"not today\" }}"))],
+    )?;
     fleet.reconcile("infra").await?;
     fleet.until_assigned("shop", &second).await?;
     fleet.until_condition("shop", "Ready", "False", "not today").await?;
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
     let refused = change(&fleet, "shop", json!({"renderers": [{"type": "Raw", "helm": {}}]})).await;
-    let said = refused.err().context("the hub accepted options that have no effect")?.to_string();
+    let said = refused
+        .err()
+        .context("the hub accepted options that have no effect")?
+        .to_string();
     ensure!(said.contains("spec.renderers[0].helm"), "{said}");
     Ok(())
 }
@@ -95,10 +126,22 @@ async fn what_comes_from_elsewhere_is_rendered_without_a_network() -> Result<()>
     helm.index(folder.path(), None)?;
     let charts = Origin::of_folder(folder.path(), None).await?;
     let spec = serde_json::from_value(json!({"url": charts.url()}))?;
-    fleet.api::<HelmRepository>().create(&PostParams::default(), &HelmRepository::new("charts", spec)).await?;
+    fleet
+        .api::<HelmRepository>()
+        .create(&PostParams::default(), &HelmRepository::new("charts", spec))
+        .await?;
     let base = fleet.git.create("base")?;
-    base.commit("main", &[("k/kustomization.yaml", "resources: [m.yaml]\n"), ("k/m.yaml", &config_map("m", "base"))])?;
-    let depends = format!("{CHART}dependencies: [{{name: greeter, version: ~1.2, repository: '{}'}}]\n", charts.url());
+    base.commit(
+        "main",
+        &[
+            ("k/kustomization.yaml", "resources: [m.yaml]\n"),
+            ("k/m.yaml", &config_map("m", "base")),
+        ],
+    )?;
+    let depends = format!(
+        "{CHART}dependencies: [{{name: greeter, version: ~1.2, repository: '{}'}}]\n",
+        charts.url()
+    );
     let overlay = format!(
         "resources: ['{}//k?ref=main']\nnamePrefix: k-\nhelmCharts: [{{name: greeter, repo: '{}', version: 1.2.0, releaseName: in}}]\n",
         fleet.git.url("base"),
@@ -129,7 +172,9 @@ async fn what_comes_from_elsewhere_is_rendered_without_a_network() -> Result<()>
     // The CLI gets everything from the hub and from no other server.
     charts.forget_seen();
     let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
-    let ran = fleet.cli().expect(0, &["render", "overlay", "--renderer", &renderer, "-o", "json"])?;
+    let ran = fleet
+        .cli()
+        .expect(0, &["render", "overlay", "--renderer", &renderer, "-o", "json"])?;
     let list: Value = serde_json::from_str(&ran.stdout)?;
     ensure!(list["items"].as_array().is_some_and(|items| items.len() == 2), "{list}");
     ensure!(charts.seen().is_empty(), "{:?}", charts.seen());
@@ -149,7 +194,10 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
         ("base/kustomization.yaml", "resources: [m.yaml]\n"),
         ("base/m.yaml", base.as_str()),
         ("prod/kustomization.yaml", overlay),
-        ("prod/patch.yaml.liquid", "- {op: replace, path: /data/value, value: {{ 'prod' | quote }}}\n"),
+        (
+            "prod/patch.yaml.liquid",
+            "- {op: replace, path: /data/value, value: {{ 'prod' | quote }}}\n",
+        ),
     ];
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "prod").await?;
@@ -168,13 +216,23 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
     let list: Value = serde_json::from_str(&ran.stdout)?;
     ensure!(list["items"].as_array().is_some_and(|items| items.len() == 1), "{list}");
     let rendered = &list["items"][0];
-    ensure!(rendered["metadata"]["name"] == "k-m" && rendered["data"]["value"] == "prod", "{rendered}");
-    fleet.until_applied("app", &repository.branch("main").context("a commit")?).await?;
+    ensure!(
+        rendered["metadata"]["name"] == "k-m" && rendered["data"]["value"] == "prod",
+        "{rendered}"
+    );
+    fleet
+        .until_applied("app", &repository.branch("main").context("a commit")?)
+        .await?;
     has(plane, &fleet.namespace("app"), "k-m", rendered["data"].clone()).await?;
 
     // The hub has the same files, and the Kubernetes version for them.
-    for arguments in [&["render", "app"][..], &["render", "farwater-admin/app", "--cluster", "farwater-admin/east"]] {
-        let ran = fleet.cli().expect(0, &[arguments, &["--renderer", &renderer, "-o", "json"]].concat())?;
+    for arguments in [
+        &["render", "app"][..],
+        &["render", "farwater-admin/app", "--cluster", "farwater-admin/east"],
+    ] {
+        let ran = fleet
+            .cli()
+            .expect(0, &[arguments, &["--renderer", &renderer, "-o", "json"]].concat())?;
         let same: Value = serde_json::from_str(&ran.stdout)?;
         ensure!(
             same["items"][0]["data"] == rendered["data"] && ran.stderr.contains("for cluster east"),
@@ -183,6 +241,10 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
         );
     }
     let missing = fleet.cli().run(&["render", "nothing"])?;
-    ensure!(missing.code == 4 && missing.stderr.contains("there is no ServiceDeployment"), "{}", missing.stderr);
+    ensure!(
+        missing.code == 4 && missing.stderr.contains("there is no ServiceDeployment"),
+        "{}",
+        missing.stderr
+    );
     Ok(())
 }

@@ -31,19 +31,25 @@ use serde_json::{Value, json};
 /// Runs `farwater admin keys …` on the hub's data directory. Returns its standard error.
 fn keys(fleet: &Fleet, code: i32, arguments: &[&str]) -> Result<String> {
     let data = fleet.hub.dir().display().to_string();
-    let ran = fleet.cli().expect(code, &[&["admin", "keys"], arguments, &["--data-dir", &data]].concat())?;
+    let ran = fleet
+        .cli()
+        .expect(code, &[&["admin", "keys"], arguments, &["--data-dir", &data]].concat())?;
     Ok(ran.stderr)
 }
 
 fn list(fleet: &Fleet) -> Result<Value> {
     let data = fleet.hub.dir().display().to_string();
-    let ran = fleet.cli().expect(0, &["admin", "keys", "list", "-o", "json", "--data-dir", &data])?;
+    let ran = fleet
+        .cli()
+        .expect(0, &["admin", "keys", "list", "-o", "json", "--data-dir", &data])?;
     Ok(serde_json::from_str(&ran.stdout)?)
 }
 
 fn cluster_row(fleet: &Fleet, cluster: &str) -> Result<Value> {
     let listed = list(fleet)?;
-    let row = listed["clusters"].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == cluster));
+    let row = listed["clusters"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["name"] == cluster));
     row.cloned().with_context(|| format!("{cluster} is not in {listed:#}"))
 }
 
@@ -89,7 +95,9 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
     let own = Plane::start_with(PlaneOptions::without_nodes()).await?;
     let mut fleet = Fleet::start().await?;
     let planes = [("east", shared(1).await?), ("west", shared(2).await?), ("south", &own)];
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     for (cluster, plane) in planes {
         fleet.join(cluster, plane).await?;
         fleet.deploy(&format!("web-{cluster}"), cluster, "infra", "app").await?;
@@ -110,8 +118,18 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
         for cluster in ["east", "west"] {
             until_state(&fleet, cluster, "current").await?;
         }
-        ensure!(list(&fleet)?["succession"] == round, "killed or not, it is one change: {:#}", list(&fleet)?);
-        commit(&fleet, &repository, &format!("round-{round}"), &["web-east", "web-west"]).await?;
+        ensure!(
+            list(&fleet)?["succession"] == round,
+            "killed or not, it is one change: {:#}",
+            list(&fleet)?
+        );
+        commit(
+            &fleet,
+            &repository,
+            &format!("round-{round}"),
+            &["web-east", "web-west"],
+        )
+        .await?;
         // A restart of the agent at any moment changes nothing.
         fleet.agent("east")?.kill9();
         fleet.agent("east")?.restart()?;
@@ -124,7 +142,10 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
 
     ensure!(cluster_row(&fleet, "south")?["state"] == "behind");
     let refused = keys(&fleet, 5, &["revoke"])?;
-    ensure!(refused.contains("farwater-admin/south") && !refused.contains("farwater-admin/east"), "{refused}");
+    ensure!(
+        refused.contains("farwater-admin/south") && !refused.contains("farwater-admin/east"),
+        "{refused}"
+    );
     fleet.agent("south")?.restart()?;
     until_state(&fleet, "south", "current").await?;
     commit(&fleet, &repository, "all", &["web-east", "web-west", "web-south"]).await?;
@@ -156,7 +177,10 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
 
 async fn ask_for_keys(fleet: &Fleet, cluster: &str, value: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {RENEW_KEYS: value}}}));
-    fleet.api::<Cluster>().patch(cluster, &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<Cluster>()
+        .patch(cluster, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
@@ -168,8 +192,15 @@ fn identity(fleet: &Fleet, cluster: &str) -> Result<Value> {
 
 async fn secret_is(plane: &Plane, namespace: &str, value: &str) -> Result<Option<()>> {
     let api: Api<Secret> = Api::namespaced(plane.client().await?, namespace);
-    let data = api.get_opt("database").await?.and_then(|secret| secret.data).unwrap_or_default();
-    Ok(data.get("password").is_some_and(|password| password.0 == value.as_bytes()).then_some(()))
+    let data = api
+        .get_opt("database")
+        .await?
+        .and_then(|secret| secret.data)
+        .unwrap_or_default();
+    Ok(data
+        .get("password")
+        .is_some_and(|password| password.0 == value.as_bytes())
+        .then_some(()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,9 +209,22 @@ async fn an_agent_goes_over_to_new_keys_of_its_own_wherever_it_is_killed() -> Re
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let secret = json!({"metadata": {"name": "database"}, "stringData": {"password": "sealed"}});
-    fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
-    fleet.deploy_with("web", "east", "infra", "app", json!({"secrets": [{"name": "database"}]})).await?;
+    fleet
+        .api::<Secret>()
+        .create(&PostParams::default(), &serde_json::from_value(secret)?)
+        .await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
+    fleet
+        .deploy_with(
+            "web",
+            "east",
+            "infra",
+            "app",
+            json!({"secrets": [{"name": "database"}]}),
+        )
+        .await?;
     commit(&fleet, &repository, "two", &["web"]).await?;
 
     let mut known = identity(&fleet, "east")?;
@@ -195,7 +239,9 @@ async fn an_agent_goes_over_to_new_keys_of_its_own_wherever_it_is_killed() -> Re
         fleet.agent("east")?.restart()?;
         fleet
             .until("the agent to go by new keys", || async {
-                let Ok(now) = identity(&fleet, "east") else { return Ok(None) };
+                let Ok(now) = identity(&fleet, "east") else {
+                    return Ok(None);
+                };
                 Ok((now["keys"]["signing"] != known["keys"]["signing"] && now["nextKeys"].is_null()).then_some(()))
             })
             .await
@@ -209,7 +255,11 @@ async fn an_agent_goes_over_to_new_keys_of_its_own_wherever_it_is_killed() -> Re
     fleet.hub.kill9();
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, &namespace);
     secrets.delete("database", &DeleteParams::default()).await?;
-    fleet.until("the Secret to be put back with the hub away", || secret_is(plane, &namespace, "sealed")).await?;
+    fleet
+        .until("the Secret to be put back with the hub away", || {
+            secret_is(plane, &namespace, "sealed")
+        })
+        .await?;
     restart(&mut fleet).await?;
 
     // The old identity is useless and harmless.
@@ -230,7 +280,9 @@ fn copy_keys(fleet: &Fleet) -> Result<Vec<(PathBuf, Vec<u8>)>> {
 }
 
 fn put_back(files: &[(PathBuf, Vec<u8>)]) -> Result<()> {
-    files.iter().try_for_each(|(path, content)| Ok(fs::write(path, content)?))
+    files
+        .iter()
+        .try_for_each(|(path, content)| Ok(fs::write(path, content)?))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,12 +290,16 @@ async fn a_hub_with_older_keys_is_told_and_takes_nothing_away() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", "east", "infra", "app").await?;
     commit(&fleet, &repository, "two", &["web"]).await?;
     let backup = fleet.hub.dir().with_extension("backup").display().to_string();
     let data = fleet.hub.dir().display().to_string();
-    fleet.cli().expect(0, &["admin", "backup", "--data-dir", &data, &backup])?;
+    fleet
+        .cli()
+        .expect(0, &["admin", "backup", "--data-dir", &data, &backup])?;
     let old = copy_keys(&fleet)?;
     keys(&fleet, 0, &["rotate", "signing-key"])?;
     restart(&mut fleet).await?;
@@ -254,22 +310,32 @@ async fn a_hub_with_older_keys_is_told_and_takes_nothing_away() -> Result<()> {
     fleet.hub.stop()?;
     put_back(&old)?;
     fleet.hub.tolerate("");
-    let refused = format!("{:#}", fleet.hub.restart().await.err().context("an older copy of the keys")?);
+    let refused = format!(
+        "{:#}",
+        fleet.hub.restart().await.err().context("an older copy of the keys")?
+    );
     ensure!(refused.contains("Restore the newest copy"), "{refused}");
 
     // Both are older: the agent accepts nothing from it, and the Cluster reports that.
-    fleet.cli().expect(0, &["admin", "restore", "--data-dir", &data, "--force", &backup])?;
+    fleet
+        .cli()
+        .expect(0, &["admin", "restore", "--data-dir", &data, "--force", &backup])?;
     restart(&mut fleet).await?;
     let clusters: Api<Cluster> = fleet.api();
     fleet
         .until("the Cluster to say that the keys are older", || async {
             let conditions = clusters.get("east").await?.status.unwrap_or_default().conditions;
-            Ok(conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "HubKeysOlder").then_some(()))
+            Ok(conditions
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.reason == "HubKeysOlder")
+                .then_some(()))
         })
         .await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let in_place = || async { Ok(api.get("a").await?.data.is_some_and(|data| data["value"] == "two")) };
-    fleet.always("what runs is as it was", Duration::from_secs(3), in_place).await?;
+    fleet
+        .always("what runs is as it was", Duration::from_secs(3), in_place)
+        .await?;
     ensure!(cluster_row(&fleet, "east")?["state"] == "has newer keys than this hub");
 
     // The newest copy repairs it.
@@ -296,12 +362,21 @@ async fn an_announced_authority_takes_over_without_a_new_join() -> Result<()> {
     let path = |name: &str| files.join(name).display().to_string();
     let (certificate, key, announced) = (path("tls.crt"), path("tls.key"), path("second.pem"));
     fs::write(&announced, second.pem())?;
-    let hub = Hub::start_with(&dir.path().join("hub"), &["--tls-cert", &certificate, "--tls-key", &key]).await?;
+    let hub = Hub::start_with(
+        &dir.path().join("hub"),
+        &["--tls-cert", &certificate, "--tls-key", &key],
+    )
+    .await?;
     let mut fleet = Fleet::of(hub, dir).await?;
     fleet.join("east", plane).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", "east", "infra", "app").await?;
-    ensure!(keys(&fleet, 5, &["rotate", "ca"])?.contains("announce"), "it is not the hub's to make");
+    ensure!(
+        keys(&fleet, 5, &["rotate", "ca"])?.contains("announce"),
+        "it is not the hub's to make"
+    );
 
     keys(&fleet, 0, &["announce", &announced])?;
     restart(&mut fleet).await?;
@@ -329,9 +404,13 @@ async fn account(plane: &Plane, name: &str) -> Result<String> {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     }))?;
-    Api::<ClusterRoleBinding>::all(client).create(&PostParams::default(), &binding).await?;
+    Api::<ClusterRoleBinding>::all(client)
+        .create(&PostParams::default(), &binding)
+        .await?;
     let asked: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
-    let made = accounts.create_token_request(name, &PostParams::default(), &asked).await?;
+    let made = accounts
+        .create_token_request(name, &PostParams::default(), &asked)
+        .await?;
     Ok(made.status.context("a token")?.token)
 }
 
@@ -371,13 +450,19 @@ async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> 
     write_kubeconfig(&plane, &json!({"tokenFile": token}), &kubeconfig)?;
     let invitation = fleet.invite("east").await?;
     let mut agent = Agent::start("east", &fleet.state_dir("east"), &kubeconfig, invitation)?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", "east", "infra", "app").await?;
-    fleet.until_applied("web", &repository.branch("main").context("a commit")?).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").context("a commit")?)
+        .await?;
 
     fs::write(&token, account(&plane, "two").await?)?;
     let client = plane.client().await?;
-    Api::<ServiceAccount>::default_namespaced(client.clone()).delete("one", &DeleteParams::default()).await?;
+    Api::<ServiceAccount>::default_namespaced(client.clone())
+        .delete("one", &DeleteParams::default())
+        .await?;
     until_refused(&plane, &first, &fleet.state_dir("first-kubeconfig")).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client, &fleet.namespace("web"));
     let before = maps.get("a").await?.metadata.uid;
@@ -400,13 +485,24 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
     let secret =
         |n: usize, value: &str| json!({"metadata": {"name": format!("s{n}")}, "stringData": {"password": value}});
     for n in 0..COUNT {
-        secrets.create(&PostParams::default(), &serde_json::from_value(secret(n, "first"))?).await?;
+        secrets
+            .create(&PostParams::default(), &serde_json::from_value(secret(n, "first"))?)
+            .await?;
     }
     let file = fleet.hub.dir().join("keys/seal.key");
     let first = fs::read_to_string(&file)?;
     let backup = fleet.hub.dir().with_file_name("before.backup");
     let data = fleet.hub.dir().display().to_string();
-    fleet.cli().expect(0, &["admin", "backup", "--data-dir", &data, backup.to_str().context("a path")?])?;
+    fleet.cli().expect(
+        0,
+        &[
+            "admin",
+            "backup",
+            "--data-dir",
+            &data,
+            backup.to_str().context("a path")?,
+        ],
+    )?;
     keys(&fleet, 0, &["rotate", "seal-key"])?;
     let asked = keys(&fleet, 0, &["rotate", "seal-key"])?;
     ensure!(asked.contains("within seconds"), "{asked}");
@@ -414,7 +510,11 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
     fleet
         .until("another seal key", || async {
             secrets
-                .patch("s1", &PatchParams::default(), &Patch::Merge(json!({"stringData": {"password": "second"}})))
+                .patch(
+                    "s1",
+                    &PatchParams::default(),
+                    &Patch::Merge(json!({"stringData": {"password": "second"}})),
+                )
                 .await?;
             Ok((fs::read_to_string(&file)? != first).then_some(()))
         })
@@ -424,10 +524,17 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
         restart(&mut fleet).await?;
     }
     let newest = |listed: &Value| listed["dataKeys"].as_array().map_or(0, Vec::len);
-    fleet.until("all to be sealed anew", || async { Ok((newest(&list(&fleet)?) == 1).then_some(())) }).await?;
+    fleet
+        .until("all to be sealed anew", || async {
+            Ok((newest(&list(&fleet)?) == 1).then_some(()))
+        })
+        .await?;
     let listed = list(&fleet)?;
     let key = &listed["dataKeys"][0];
-    ensure!(key["number"] == 2 && key["state"] == "in use" && key["rows"].as_u64() >= Some(COUNT as u64), "{listed:#}");
+    ensure!(
+        key["number"] == 2 && key["state"] == "in use" && key["rows"].as_u64() >= Some(COUNT as u64),
+        "{listed:#}"
+    );
     ensure!(!fleet.hub.dir().join("keys/seal.next.key").exists() && !fleet.hub.dir().join("keys/seal.wanted").exists());
     let secrets: Api<Secret> = fleet.api();
     for n in 0..COUNT {
@@ -440,12 +547,29 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
     // The earlier backup: refused without the earlier key.
     fleet.hub.stop()?;
     let backup = backup.to_str().context("a path")?;
-    let refused = fleet.cli().run(&["admin", "restore", "--force", "--data-dir", &data, backup])?;
-    ensure!(refused.code != 0 && refused.stderr.contains("another seal key"), "{refused:?}");
+    let refused = fleet
+        .cli()
+        .run(&["admin", "restore", "--force", "--data-dir", &data, backup])?;
+    ensure!(
+        refused.code != 0 && refused.stderr.contains("another seal key"),
+        "{refused:?}"
+    );
     let old = fleet.hub.dir().with_file_name("old-seal.key");
     fs::write(&old, &first)?;
     let old = old.to_str().context("a path")?;
-    fleet.cli().expect(0, &["admin", "restore", "--force", "--seal-key", old, "--data-dir", &data, backup])?;
+    fleet.cli().expect(
+        0,
+        &[
+            "admin",
+            "restore",
+            "--force",
+            "--seal-key",
+            old,
+            "--data-dir",
+            &data,
+            backup,
+        ],
+    )?;
     restart(&mut fleet).await?;
     let secrets: Api<Secret> = fleet.api();
     ensure!(secrets.get("s1").await?.data.unwrap_or_default()["password"].0 == b"first");

@@ -29,25 +29,50 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     fleet.join("east", plane).await?;
     let secrets: Api<Secret> = fleet.api();
     let secret = |value: &str| json!({"metadata": {"name": "database"}, "stringData": {"password": value}});
-    secrets.create(&PostParams::default(), &serde_json::from_value(secret(FIRST))?).await?;
+    secrets
+        .create(&PostParams::default(), &serde_json::from_value(secret(FIRST))?)
+        .await?;
     let (a, b) = (config_map("a", "one"), config_map("b", "one"));
-    let repository = fleet.repository("infra", &[("app/a.yaml", &a), ("app/b.yaml", &b)]).await?;
-    fleet.deploy_with("app", "east", "infra", "app", json!({"secrets": [{"name": "database"}]})).await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &a), ("app/b.yaml", &b)])
+        .await?;
+    fleet
+        .deploy_with(
+            "app",
+            "east",
+            "infra",
+            "app",
+            json!({"secrets": [{"name": "database"}]}),
+        )
+        .await?;
+    fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
     let namespace = fleet.namespace("app");
     ensure!(password(plane, &namespace).await?.as_deref() == Some(FIRST));
     let objects = fleet.objects("app").await?;
-    ensure!(objects.iter().any(|o| o.object.kind == "Secret" && o.object.name == "database"), "{objects:#?}");
+    ensure!(
+        objects
+            .iter()
+            .any(|o| o.object.kind == "Secret" && o.object.name == "database"),
+        "{objects:#?}"
+    );
 
     // A new value arrives without a commit. A change in the cluster is undone.
     secrets
-        .patch("database", &PatchParams::default(), &Patch::Merge(json!({"stringData": {"password": SECOND}})))
+        .patch(
+            "database",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"stringData": {"password": SECOND}})),
+        )
         .await?;
     let arrives = || async { Ok((password(plane, &namespace).await?.as_deref() == Some(SECOND)).then_some(())) };
     fleet.until("the new password to arrive", arrives).await?;
     let there: Api<Secret> = Api::namespaced(plane.client().await?, &namespace);
     let other = json!({"stringData": {"password": "changed by hand"}});
-    there.patch("database", &PatchParams::default(), &Patch::Merge(other)).await?;
+    there
+        .patch("database", &PatchParams::default(), &Patch::Merge(other))
+        .await?;
     fleet.until("the password to be put back", arrives).await?;
 
     // With the hub away and the state directory lost, the agent still corrects drift: the sealed copy is in the
@@ -57,7 +82,9 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     fs::remove_dir_all(fleet.state_dir("east"))?;
     there.delete("database", &DeleteParams::default()).await?;
     fleet.agent("east")?.restart()?;
-    fleet.until("the Secret to be made again with the hub away", arrives).await?;
+    fleet
+        .until("the Secret to be made again with the hub away", arrives)
+        .await?;
     fleet.hub.restart().await?;
 
     // The hub's files, the agent's files and the agent's Secrets in the cluster contain no value in plain text.
@@ -70,13 +97,19 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     for secret in own.list(&ListParams::default()).await? {
         for value in secret.data.into_iter().flatten().map(|(_, value)| value.0) {
             let text = String::from_utf8_lossy(&value).into_owned();
-            ensure!(texts.iter().all(|secret| !text.contains(secret)), "in the clear: {:?}", secret.metadata.name);
+            ensure!(
+                texts.iter().all(|secret| !text.contains(secret)),
+                "in the clear: {:?}",
+                secret.metadata.name
+            );
         }
     }
 
     // Deleted at the hub, nothing is deleted in the cluster: the service is held and says why.
     secrets.delete("database", &DeleteParams::default()).await?;
-    fleet.until_condition("app", "Ready", "False", "Secret database does not exist").await?;
+    fleet
+        .until_condition("app", "Ready", "False", "Secret database does not exist")
+        .await?;
     fleet
         .stays("the Secret stays", "app", || async {
             Ok(password(plane, &namespace).await?.as_deref() == Some(SECOND))
@@ -91,7 +124,9 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
         .await
         .context("drop the Secret from the service")?;
     fleet
-        .until("the Secret to go", || async { Ok(password(plane, &namespace).await?.is_none().then_some(())) })
+        .until("the Secret to go", || async {
+            Ok(password(plane, &namespace).await?.is_none().then_some(()))
+        })
         .await?;
     Ok(())
 }

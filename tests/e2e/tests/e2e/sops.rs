@@ -48,10 +48,16 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let (first, map) = (encrypt(&recipient, &secret(FIRST))?, encrypt(&recipient, &map)?);
     ensure!(!first.contains(FIRST) && !map.contains(IN_MAP));
     let plain = config_map("plain", "one");
-    let files = [("app/secret.yaml", first.as_str()), ("app/map.yaml", &map), ("app/plain.yaml", &plain)];
+    let files = [
+        ("app/secret.yaml", first.as_str()),
+        ("app/map.yaml", &map),
+        ("app/plain.yaml", &plain),
+    ];
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").context("a branch")?)
+        .await?;
     let namespace = fleet.namespace("app");
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, &namespace);
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
@@ -71,7 +77,9 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     fs::write(local.path().join("map.yaml"), encrypt(&recipient, &changed)?)?;
     fs::write(local.path().join("plain.yaml"), config_map("plain", "two"))?;
     let folder = local.path().to_str().context("a path")?;
-    let told = fleet.cli().expect(1, &["plan", "app", "-o", "json", "--local", folder])?;
+    let told = fleet
+        .cli()
+        .expect(1, &["plan", "app", "-o", "json", "--local", folder])?;
     let told = format!("{}{}", told.stdout, told.stderr);
     ensure!(told.contains("hmac:") && told.contains("\"\\\"two\\\"\""), "{told}");
     ensure!(ALL.iter().all(|canary| !told.contains(canary)), "{told}");
@@ -80,18 +88,32 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let altered = first.replace("name: database", "name: databases");
     repository.change("main", &[("app/secret.yaml", Some(&altered))])?;
     fleet.reconcile("infra").await?;
-    fleet.until_condition("app", "Ready", "False", "app/secret.yaml is encrypted with SOPS: its MAC is not").await?;
-    fleet.stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) }).await?;
+    fleet
+        .until_condition(
+            "app",
+            "Ready",
+            "False",
+            "app/secret.yaml is encrypted with SOPS: its MAC is not",
+        )
+        .await?;
+    fleet
+        .stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) })
+        .await?;
     ensure!(secrets.get_opt("databases").await?.is_none());
 
     // A new value, and new keys of the agent: files for the old keys can still be opened.
-    let commit = repository.change("main", &[("app/secret.yaml", Some(&encrypt(&recipient, &secret(SECOND))?))])?;
+    let commit = repository.change(
+        "main",
+        &[("app/secret.yaml", Some(&encrypt(&recipient, &secret(SECOND))?))],
+    )?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == SECOND);
     let clusters: Api<Cluster> = fleet.api();
     let renew = json!({"metadata": {"annotations": {RENEW_KEYS: "now"}}});
-    clusters.patch("east", &PatchParams::default(), &Patch::Merge(renew)).await?;
+    clusters
+        .patch("east", &PatchParams::default(), &Patch::Merge(renew))
+        .await?;
     fleet
         .until("the cluster's key to be another", || async {
             Ok((age_key(&fleet, "east")? != recipient).then_some(()))
@@ -113,17 +135,28 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     fs::remove_dir_all(fleet.state_dir("east"))?;
     secrets.delete("database", &Default::default()).await?;
     fleet.agent("east")?.restart()?;
-    fleet.until("the Secret to be made again", || async { Ok(password().await.is_ok().then_some(())) }).await?;
+    fleet
+        .until("the Secret to be made again", || async {
+            Ok(password().await.is_ok().then_some(()))
+        })
+        .await?;
     fleet.hub.restart().await?;
 
     // A file only for another cluster.
     let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
     let other = String::from_utf8(other.stdout)?;
-    let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
+    let other = other
+        .lines()
+        .find_map(|line| line.strip_prefix("# public key: "))
+        .context("a recipient")?;
     repository.change("main", &[("app/secret.yaml", Some(&encrypt(other, &secret(SECOND))?))])?;
     fleet.reconcile("infra").await?;
-    fleet.until_condition("app", "Ready", "False", "and to no key of this cluster").await?;
-    fleet.stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) }).await?;
+    fleet
+        .until_condition("app", "Ready", "False", "and to no key of this cluster")
+        .await?;
+    fleet
+        .stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) })
+        .await?;
 
     let shown = [
         fleet.cli().kubectl(&[
@@ -137,7 +170,10 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
         fleet.cli().run(&["objects", "app"])?.stdout,
         fleet.cli().run(&["history", "app"])?.stdout,
     ];
-    ensure!(ALL.iter().all(|canary| shown.iter().all(|text| !text.contains(canary))), "{shown:?}");
+    ensure!(
+        ALL.iter().all(|canary| shown.iter().all(|text| !text.contains(canary))),
+        "{shown:?}"
+    );
     let service = fleet.service("app").await?;
     ensure!(condition(&service.status.unwrap_or_default().conditions, "Ready") == Some("False"));
     let found = places_with(&fleet)?;
@@ -145,7 +181,11 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let own: Api<Secret> = Api::namespaced(plane.client().await?, "farwater-system");
     for secret in own.list(&ListParams::default()).await? {
         let text = serde_json::to_value(&secret)?;
-        let held = text["data"].as_object().into_iter().flatten().any(|(_, value)| holds(value));
+        let held = text["data"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .any(|(_, value)| holds(value));
         ensure!(!held, "in the clear: {:?}", secret.metadata.name);
     }
     Ok(())
@@ -176,12 +216,21 @@ async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> 
     let repository = fleet.repository("infra", &files).await?;
     let stated = json!({"renderers": [{"helm": {"valuesFiles": ["secrets.yaml"]}}]});
     fleet.deploy_with("shop", "east", "infra", "shop", stated).await?;
-    fleet.until_applied("shop", &repository.branch("main").context("a commit")?).await?;
+    fleet
+        .until_applied("shop", &repository.branch("main").context("a commit")?)
+        .await?;
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("shop"));
     let data = secrets.get("database").await?.data.unwrap_or_default();
-    let value = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+    let value = |key: &str| {
+        data.get(key)
+            .map(|value| String::from_utf8_lossy(&value.0).into_owned())
+    };
     ensure!(value("password") == Some(FIRST.to_owned()), "{:?}", value("password"));
-    ensure!(value("url") == Some(format!("db://small:{FIRST}@db")), "{:?}", value("url"));
+    ensure!(
+        value("url") == Some(format!("db://small:{FIRST}@db")),
+        "{:?}",
+        value("url")
+    );
     let found = places_with(&fleet)?;
     ensure!(found.is_empty(), "in the clear: {found:?}");
     let kept = fs::read_dir(fleet.state_dir("east").join("rendered"))?.count();
@@ -190,11 +239,21 @@ async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> 
     // A chart without these files reports that, and running objects stay.
     let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
     let other = String::from_utf8(other.stdout)?;
-    let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
+    let other = other
+        .lines()
+        .find_map(|line| line.strip_prefix("# public key: "))
+        .context("a recipient")?;
     let foreign = encrypt(other, &format!("size: small\ndata: {{password: {SECOND}}}\n"))?;
     repository.change("main", &[("shop/secrets.yaml", Some(&foreign))])?;
     fleet.reconcile("infra").await?;
-    fleet.until_condition("shop", "Ready", "False", "value data.password of chart shop is still encrypted").await?;
+    fleet
+        .until_condition(
+            "shop",
+            "Ready",
+            "False",
+            "value data.password of chart shop is still encrypted",
+        )
+        .await?;
     ensure!(secrets.get("database").await?.data.unwrap_or_default() == data);
     Ok(())
 }

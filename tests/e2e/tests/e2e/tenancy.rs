@@ -20,9 +20,17 @@ use serde_json::{Value, json};
 const TENANT: &str = "team-a";
 
 async fn namespace(client: &Client, name: &str) -> Result<()> {
-    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-    let namespace = Namespace { metadata, ..Namespace::default() };
-    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let namespace = Namespace {
+        metadata,
+        ..Namespace::default()
+    };
+    Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await?;
     Ok(())
 }
 
@@ -30,13 +38,17 @@ async fn namespace(client: &Client, name: &str) -> Result<()> {
 async fn editor(client: &Client, space: &str, name: &str) -> Result<()> {
     namespace(client, space).await?;
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-    Api::namespaced(client.clone(), space).create(&PostParams::default(), &account).await?;
+    Api::namespaced(client.clone(), space)
+        .create(&PostParams::default(), &account)
+        .await?;
     let binding: RoleBinding = serde_json::from_value(json!({
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": space}],
     }))?;
-    Api::namespaced(client.clone(), space).create(&PostParams::default(), &binding).await?;
+    Api::namespaced(client.clone(), space)
+        .create(&PostParams::default(), &binding)
+        .await?;
     Ok(())
 }
 
@@ -70,27 +82,43 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
     let elsewhere = config_map("elsewhere", "x").replace("{name:", &format!("{{namespace: {foreign}, name:"));
     let good = config_map("good", "one");
     let repository = fleet.git.create("theirs")?;
-    repository.commit("main", &[("app/a.yaml", &good), ("app/b.yaml", &binding), ("app/c.yaml", &elsewhere)])?;
+    repository.commit(
+        "main",
+        &[
+            ("app/a.yaml", &good),
+            ("app/b.yaml", &binding),
+            ("app/c.yaml", &elsewhere),
+        ],
+    )?;
     let sources: Api<GitRepository> = Api::namespaced(fleet.client.clone(), TENANT);
     let spec = serde_json::from_value(json!({"url": fleet.git.url("theirs")}))?;
-    sources.create(&PostParams::default(), &GitRepository::new("theirs", spec)).await?;
+    sources
+        .create(&PostParams::default(), &GitRepository::new("theirs", spec))
+        .await?;
 
     // Without a grant nothing is placed, and the error names the missing grant.
     let services: Api<ServiceDeployment> = Api::namespaced(fleet.client.clone(), TENANT);
     let refused = services.create(&PostParams::default(), &service(&own)?).await;
-    let text = refused.err().context("a service without a grant was taken")?.to_string();
+    let text = refused
+        .err()
+        .context("a service without a grant was taken")?
+        .to_string();
     ensure!(text.contains("grant") || text.contains("Grant"), "{text}");
 
     let grants: Api<ClusterGrant> = Api::all(fleet.client.clone());
     let grant = serde_json::from_value(json!({
         "clusterSelector": {}, "namespaces": [TENANT], "verbs": ["deploy"], "serviceAccountName": "deployer",
     }))?;
-    grants.create(&PostParams::default(), &ClusterGrant::new("team-a", grant)).await?;
+    grants
+        .create(&PostParams::default(), &ClusterGrant::new("team-a", grant))
+        .await?;
     services.create(&PostParams::default(), &service(&own)?).await?;
 
     // Its own ConfigMap is applied. The API server refuses the others to the account, and the status names it.
     let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), &own);
-    fleet.until("the tenant's ConfigMap", || async { Ok(maps.get_opt("good").await?) }).await?;
+    fleet
+        .until("the tenant's ConfigMap", || async { Ok(maps.get_opt("good").await?) })
+        .await?;
     let ill = fleet
         .until("two refusals in the status", || async {
             let status = services.get("app").await?.status.unwrap_or_default();
@@ -98,23 +126,41 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
         })
         .await?;
     ensure!(condition(&ill.conditions, "Ready") == Some("False"));
-    ensure!(ill.unhealthy.iter().all(|u| u.message.to_lowercase().contains("forbidden")), "{:?}", ill.unhealthy);
+    ensure!(
+        ill.unhealthy
+            .iter()
+            .all(|u| u.message.to_lowercase().contains("forbidden")),
+        "{:?}",
+        ill.unhealthy
+    );
     let bindings: Api<ClusterRoleBinding> = Api::all(cluster.clone());
-    ensure!(bindings.get_opt(&fleet.unique).await?.is_none(), "a tenant gave itself the cluster");
+    ensure!(
+        bindings.get_opt(&fleet.unique).await?.is_none(),
+        "a tenant gave itself the cluster"
+    );
     let theirs: Api<ConfigMap> = Api::namespaced(cluster.clone(), &foreign);
-    ensure!(theirs.get_opt("elsewhere").await?.is_none(), "a tenant wrote into another's namespace");
+    ensure!(
+        theirs.get_opt("elsewhere").await?.is_none(),
+        "a tenant wrote into another's namespace"
+    );
 
     // Without the grant the service is held: running objects stay, and new ones wait.
     grants.delete("team-a", &DeleteParams::default()).await?;
     fleet
         .until("the service to be held", || async {
             let status = services.get("app").await?.status.unwrap_or_default();
-            Ok(status.conditions.iter().any(|c| c.message.to_lowercase().contains("grant")).then_some(()))
+            Ok(status
+                .conditions
+                .iter()
+                .any(|c| c.message.to_lowercase().contains("grant"))
+                .then_some(()))
         })
         .await?;
     repository.change("main", &[("app/a.yaml", None)])?;
     fleet
-        .stays("the ConfigMap exists", &format!("{TENANT}/app"), || async { Ok(maps.get_opt("good").await?.is_some()) })
+        .stays("the ConfigMap exists", &format!("{TENANT}/app"), || async {
+            Ok(maps.get_opt("good").await?.is_some())
+        })
         .await
 }
 
@@ -134,11 +180,16 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let label = Patch::Merge(json!({"metadata": {"labels": {"env": "production"}}}));
-    fleet.api::<Cluster>().patch("east", &PatchParams::default(), &label).await?;
+    fleet
+        .api::<Cluster>()
+        .patch("east", &PatchParams::default(), &label)
+        .await?;
     let repository = fleet.git.create("web")?;
     repository.commit("main", &[("app/greeting.yaml", &config_map("greeting", "one"))])?;
     let url = fleet.git.url("web");
-    let sources = url.strip_suffix("web.git").context("the repository's address ends with its name")?;
+    let sources = url
+        .strip_suffix("web.git")
+        .context("the repository's address ends with its name")?;
     let target = format!("team-a-{}", fleet.unique);
 
     let mut page = Page::read("tenants.md")?;
@@ -147,17 +198,28 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     page.replace("team-a-web", &target)?;
     page.replace("--context east", "--context admin")?;
     let (_, yaml) = page.text.split_once("```yaml\n").context("the page has no YAML")?;
-    let hub_objects = yaml.split("```").next().unwrap_or_default().replace("https://git.example.com/team-a/", sources);
+    let hub_objects = yaml
+        .split("```")
+        .next()
+        .unwrap_or_default()
+        .replace("https://git.example.com/team-a/", sources);
 
     let (desk, administrator) = person(&fleet, "administrator")?;
     let administrator = administrator.with_kubeconfig(plane.kubeconfig().to_owned());
     std::fs::write(desk.join("team-a.yaml"), hub_objects)?;
     std::fs::write(desk.join("token"), fleet.hub.token()?)?;
-    administrator.run(&format!("farwater login {} --ca ca.crt --token-file token", fleet.hub.url()))?;
+    administrator.run(&format!(
+        "farwater login {} --ca ca.crt --token-file token",
+        fleet.hub.url()
+    ))?;
     administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config apply -f team-a.yaml")?)?;
     let printed = administrator.run(&page.next("farwater tenant prepare team-a")?)?;
     ensure!(printed.stdout.matches("\nkind: ").count() == 3, "{}", printed.stdout);
-    ensure!(printed.stderr.contains("must exist in farwater-admin/east"), "{}", printed.stderr);
+    ensure!(
+        printed.stderr.contains("must exist in farwater-admin/east"),
+        "{}",
+        printed.stderr
+    );
     let prepare = page.next("farwater tenant prepare team-a")?;
     let dry = administrator.run(&format!("{prepare} --dry-run"))?.stdout;
     let prepared = administrator.run(&prepare)?.stdout;
@@ -169,11 +231,19 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     ensure!(again == prepared.replace("made ", "unchanged: "), "{again}");
     // An account that others made stays as it is.
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.client().await?, &target);
-    let account = accounts.list(&ListParams::default().labels("app.kubernetes.io/part-of=farwater")).await?.items;
-    let account = account.into_iter().find_map(|one| one.metadata.name).context("the account was made")?;
+    let account = accounts
+        .list(&ListParams::default().labels("app.kubernetes.io/part-of=farwater"))
+        .await?
+        .items;
+    let account = account
+        .into_iter()
+        .find_map(|one| one.metadata.name)
+        .context("the account was made")?;
     let set_part = async |part: &str| {
         let labels = json!({"metadata": {"labels": {"app.kubernetes.io/part-of": part}}});
-        accounts.patch(&account, &PatchParams::default(), &Patch::Merge(labels)).await
+        accounts
+            .patch(&account, &PatchParams::default(), &Patch::Merge(labels))
+            .await
     };
     set_part("other").await?;
     let kept = administrator.run(&prepare)?.stdout;
@@ -187,18 +257,28 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     team.run(&page.next("farwater login ")?)?;
     let clusters = team.run(&page.next("farwater get clusters")?)?;
     ensure!(
-        clusters.stdout.lines().any(|line| line.starts_with("east   farwater-admin   True")),
+        clusters
+            .stdout
+            .lines()
+            .any(|line| line.starts_with("east   farwater-admin   True")),
         "{}",
         clusters.stdout
     );
-    ensure!(clusters.stderr.contains("ClusterGrants let namespace team-a deploy to"), "{}", clusters.stderr);
+    ensure!(
+        clusters.stderr.contains("ClusterGrants let namespace team-a deploy to"),
+        "{}",
+        clusters.stderr
+    );
     // A script that asked for objects gets no objects of another kind.
     let objects: Value = serde_json::from_str(&team.run("farwater get clusters -o json")?.stdout)?;
     ensure!(objects["items"] == json!([]), "{objects}");
     let deploy = page.next("farwater deploy ")?;
     let refused = deploy.replace(&format!("--namespace {target}"), "--namespace elsewhere");
     let refused = team.run(&format!("! {refused} 2>&1"))?.stdout;
-    ensure!(refused.contains("does not allow target namespace elsewhere; it allows team-a-*"), "{refused}");
+    ensure!(
+        refused.contains("does not allow target namespace elsewhere; it allows team-a-*"),
+        "{refused}"
+    );
     let deployed = team.run(&deploy)?.stdout;
     ensure!(deployed.ends_with("\nteam-a/web healthy\n"), "{deployed}");
     let objects = team.run(&page.next("farwater objects web")?)?.stdout;
@@ -222,7 +302,9 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     fleet.until("what was pushed again", || has_value("two")).await?;
 
     administrator.run(&page.next("farwater delete team-a/web --yes --wait")?)?;
-    has_value("two").await?.context("a service that is deleted leaves its objects")?;
+    has_value("two")
+        .await?
+        .context("a service that is deleted leaves its objects")?;
     administrator.run(&page.next("farwater tenant prepare team-a")?)?;
     administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config delete")?)?;
     ensure!(page.lines.is_empty(), "not run: {:?}", page.lines);

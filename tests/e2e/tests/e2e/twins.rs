@@ -16,7 +16,10 @@ const REFUSALS: u32 = 2;
 
 async fn ready(fleet: &Fleet) -> Result<Option<Condition>> {
     let status = fleet.api::<Cluster>().get("east").await?.status.unwrap_or_default();
-    Ok(status.conditions.into_iter().find(|condition| condition.type_ == "Ready"))
+    Ok(status
+        .conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "Ready"))
 }
 
 async fn is_ready(fleet: &Fleet) -> Result<bool> {
@@ -50,10 +53,15 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let mut fleet = Fleet::start().await?;
     let told = fleet.invite("east").await?;
     let mut east = Agent::start("east", &fleet.state_dir("east"), plane.kubeconfig(), told.clone())?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &config_map("a", "one"))])
+        .await?;
     fleet.deploy("web", "east", "infra", "app").await?;
     let first = repository.branch("main").context("a commit")?;
-    fleet.until_applied("web", &first).await.with_context(|| east.log_tail())?;
+    fleet
+        .until_applied("web", &first)
+        .await
+        .with_context(|| east.log_tail())?;
 
     let copy = plane.copy().await?;
     let namespace = fleet.namespace("web");
@@ -87,12 +95,21 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     fleet.reconcile("infra").await?;
     fleet
         .until_service("web", "be assigned the next commit", |s| {
-            s.status.as_ref().and_then(|s| s.assigned_revision.as_deref()).is_some_and(|r| r.ends_with(&second))
+            s.status
+                .as_ref()
+                .and_then(|s| s.assigned_revision.as_deref())
+                .is_some_and(|r| r.ends_with(&second))
         })
         .await?;
     twin.kill9();
     fs::remove_dir_all(twin.dir())?;
-    ensure!(Command::new("cp").arg("-a").args([east.dir(), twin.dir()]).status()?.success());
+    ensure!(
+        Command::new("cp")
+            .arg("-a")
+            .args([east.dir(), twin.dir()])
+            .status()?
+            .success()
+    );
     let bytes = twin.process().output().len();
     twin.restart()?;
     until_says(&fleet, &mut twin, bytes, REFUSED).await?;
@@ -106,17 +123,28 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     }
 
     // The agent that shall stay joins again, with the command in the message.
-    let told = fleet.cli().expect(0, &["cluster", "join", "east", "-o", "json"])?.stdout;
+    let told = fleet
+        .cli()
+        .expect(0, &["cluster", "join", "east", "-o", "json"])?
+        .stdout;
     let told: JoinToken = serde_json::from_str(&told)?;
     east.stop()?;
     east = Agent::start("east", &fleet.state_dir("east"), plane.kubeconfig(), told)?;
-    fleet.until_applied("web", &second).await.with_context(|| east.log_tail())?;
+    fleet
+        .until_applied("web", &second)
+        .await
+        .with_context(|| east.log_tail())?;
     let after = original.get("a").await?;
-    ensure!(after.metadata.uid == before.metadata.uid && after.data != before.data, "{after:?}");
+    ensure!(
+        after.metadata.uid == before.metadata.uid && after.data != before.data,
+        "{after:?}"
+    );
 
     until_ready(&fleet, "Connected").await?;
     let bytes = twin.process().output().len();
     until_says(&fleet, &mut twin, bytes, "401 Unauthorized IdentityUnknown").await?;
     let as_before = || async { Ok(copied.get("a").await? == before && is_ready(&fleet).await?) };
-    fleet.stays("the copy is as it was, and the cluster is ready", "web", as_before).await
+    fleet
+        .stays("the copy is as it was, and the cluster is ready", "web", as_before)
+        .await
 }

@@ -32,7 +32,11 @@ fn manifests() -> Vec<(String, String)> {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: runner}\n".to_owned();
     let service =
         "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80}]}\n";
-    let others = [("secret", secret), ("account", account), ("service", service.to_owned())];
+    let others = [
+        ("secret", secret),
+        ("account", account),
+        ("service", service.to_owned()),
+    ];
     let others = others.map(|(name, text)| (format!("app/{name}.yaml"), text));
     (0..MAPS).map(map).chain(others).collect()
 }
@@ -48,23 +52,38 @@ async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Str
         if name != "kube-root-ca.crt" {
             found.insert(
                 format!("map {name}"),
-                format!("{:?} {:?}", map.data, map.metadata.annotations.unwrap_or_default().get("by")),
+                format!(
+                    "{:?} {:?}",
+                    map.data,
+                    map.metadata.annotations.unwrap_or_default().get("by")
+                ),
             );
         }
     }
     for secret in secrets.list(&ListParams::default()).await?.items {
-        found.insert(format!("secret {}", secret.metadata.name.unwrap_or_default()), format!("{:?}", secret.data));
+        found.insert(
+            format!("secret {}", secret.metadata.name.unwrap_or_default()),
+            format!("{:?}", secret.data),
+        );
     }
     let services: Api<Service> = Api::namespaced(client, namespace);
     for service in services.list(&ListParams::default()).await?.items {
         let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
-        found.insert(format!("service {}", service.metadata.name.unwrap_or_default()), format!("{ports:?}"));
+        found.insert(
+            format!("service {}", service.metadata.name.unwrap_or_default()),
+            format!("{ports:?}"),
+        );
     }
     Ok(found)
 }
 
 async fn last_deletion(fleet: &Fleet) -> Result<Deletion> {
-    fleet.service("app").await?.status.and_then(|status| status.last_deletion).context("a deletion in the status")
+    fleet
+        .service("app")
+        .await?
+        .status
+        .and_then(|status| status.last_deletion)
+        .context("a deletion in the status")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,11 +92,16 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
     let files = manifests();
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     ensure!(files.len() == 50);
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
     let namespace = fleet.namespace("app");
     fleet.cli().expect(1, &["undo", "app"])?;
 
@@ -92,19 +116,27 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     gone.push(("app/keep.yaml", Some("---\n")));
     repository.change("main", &gone)?;
     fleet.reconcile("infra").await?;
-    let held =
-        fleet.until_service("app", "hold its prune", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_some()));
+    let held = fleet.until_service("app", "hold its prune", |s| {
+        s.status.as_ref().is_some_and(|s| s.held_prune.is_some())
+    });
     let held = held.await?.status.and_then(|s| s.held_prune).context("a held prune")?;
     ensure!(held.count == 50, "{held:?}");
     fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet
-        .until("the objects to go", || async { Ok(contents(plane, &namespace).await?.is_empty().then_some(())) })
+        .until("the objects to go", || async {
+            Ok(contents(plane, &namespace).await?.is_empty().then_some(()))
+        })
         .await?;
     fleet
-        .until_service("app", "name its deletion", |s| s.status.as_ref().is_some_and(|s| s.last_deletion.is_some()))
+        .until_service("app", "name its deletion", |s| {
+            s.status.as_ref().is_some_and(|s| s.last_deletion.is_some())
+        })
         .await?;
     let deletion = last_deletion(&fleet).await?;
-    ensure!(deletion.digest == held.digest && deletion.count == 50 && deletion.lost == 0, "{deletion:?}");
+    ensure!(
+        deletion.digest == held.digest && deletion.count == 50 && deletion.lost == 0,
+        "{deletion:?}"
+    );
 
     // One name is taken on purpose meanwhile. 49 of 50 objects are restored, the existing one is not overwritten, and
     // the command reports it.
@@ -112,7 +144,10 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     maps.create(&Default::default(), &taken).await?;
     let told = fleet.cli().expect(1, &["undo", "app", "--timeout", "60s"])?;
     ensure!(told.stdout.contains("49 objects restored"), "{told:?}");
-    ensure!(told.stderr.contains("ConfigMap") && told.stderr.contains("m01"), "{told:?}");
+    ensure!(
+        told.stderr.contains("ConfigMap") && told.stderr.contains("m01"),
+        "{told:?}"
+    );
     let mut after = contents(plane, &namespace).await?;
     ensure!(after.remove("map m01").is_some_and(|data| data.contains("another")));
     let mut expected = before.clone();
@@ -121,11 +156,21 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
 
     // They belong to no service: neither the next plan nor a restarted agent deletes them.
     fleet.agent("east")?.restart()?;
-    repository.change("main", &[("app/new.yaml", Some("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new}\n"))])?;
+    repository.change(
+        "main",
+        &[(
+            "app/new.yaml",
+            Some("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new}\n"),
+        )],
+    )?;
     fleet.reconcile("infra").await?;
-    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
     fleet
-        .stays("what was restored stays", "app", || async { Ok(contents(plane, &namespace).await?.len() == 50) })
+        .until_applied("app", &repository.branch("main").unwrap_or_default())
+        .await?;
+    fleet
+        .stays("what was restored stays", "app", || async {
+            Ok(contents(plane, &namespace).await?.len() == 50)
+        })
         .await?;
 
     // A second run restores missing objects and does not touch existing ones.
@@ -143,7 +188,15 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(maps.get_opt("m05").await?.is_none(), "adopted objects are pruned again");
-    ensure!(maps.get("m00").await?.metadata.annotations.unwrap_or_default().contains_key("by"), "others' fields stay");
+    ensure!(
+        maps.get("m00")
+            .await?
+            .metadata
+            .annotations
+            .unwrap_or_default()
+            .contains_key("by"),
+        "others' fields stay"
+    );
     fleet.cli().expect(0, &["undo", "app", "--timeout", "60s"])?;
     ensure!(maps.get_opt("m05").await?.is_some());
     let told = fleet.cli().expect(0, &["undo", "app"])?;
@@ -167,10 +220,17 @@ async fn what_a_removed_service_had_comes_back_to_one_of_its_name() -> Result<()
     let plane = shared(2).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("west", plane).await?;
-    let (a, b) = (farwater_e2e::config_map("a", "one"), farwater_e2e::config_map("b", "one"));
-    let repository = fleet.repository("infra", &[("app/a.yaml", &a), ("app/b.yaml", &b), ("less/a.yaml", &a)]).await?;
+    let (a, b) = (
+        farwater_e2e::config_map("a", "one"),
+        farwater_e2e::config_map("b", "one"),
+    );
+    let repository = fleet
+        .repository("infra", &[("app/a.yaml", &a), ("app/b.yaml", &b), ("less/a.yaml", &a)])
+        .await?;
     let commit = repository.branch("main").unwrap_or_default();
-    fleet.deploy_with("app", "west", "infra", "app", json!({"deletionPolicy": "Delete"})).await?;
+    fleet
+        .deploy_with("app", "west", "infra", "app", json!({"deletionPolicy": "Delete"}))
+        .await?;
     fleet.until_applied("app", &commit).await?;
     fleet.delete_service("app").await?;
     let namespace = fleet.namespace("app");
@@ -178,7 +238,10 @@ async fn what_a_removed_service_had_comes_back_to_one_of_its_name() -> Result<()
     fleet.deploy("app", "west", "infra", "less").await?;
     fleet.until_applied("app", &commit).await?;
     let told = fleet.cli().expect(1, &["undo", "app", "--timeout", "60s"])?;
-    ensure!(told.stdout.contains("1 object restored") && told.stderr.contains("a"), "{told:?}");
+    ensure!(
+        told.stdout.contains("1 object restored") && told.stderr.contains("a"),
+        "{told:?}"
+    );
     ensure!(contents(plane, &namespace).await?.len() == 2);
     Ok(())
 }

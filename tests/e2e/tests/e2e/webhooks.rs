@@ -22,14 +22,26 @@ const SENDERS: usize = 32;
 /// Creates a host's receiver for the repository `infra`. Returns its path.
 async fn receiver(fleet: &Fleet, name: &str, host: Host) -> Result<String> {
     let secret = json!({"metadata": {"name": name}, "stringData": {"token": TOKEN}});
-    fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    fleet
+        .api::<Secret>()
+        .create(&PostParams::default(), &serde_json::from_value(secret)?)
+        .await?;
     let spec = json!({"type": host.receiver_type(), "resources": [{"name": "infra"}], "secretRef": {"name": name}});
     let receivers: Api<Receiver> = fleet.api();
-    receivers.create(&PostParams::default(), &Receiver::new(name, serde_json::from_value(spec)?)).await?;
+    receivers
+        .create(
+            &PostParams::default(),
+            &Receiver::new(name, serde_json::from_value(spec)?),
+        )
+        .await?;
     fleet
         .until(&format!("receiver {name} to be served"), || async {
             let status = receivers.get(name).await?.status.unwrap_or_default();
-            ensure!(condition(&status.conditions, "Stalled").is_none(), "{:?}", status.conditions);
+            ensure!(
+                condition(&status.conditions, "Stalled").is_none(),
+                "{:?}",
+                status.conditions
+            );
             Ok(status.webhook_path)
         })
         .await
@@ -40,7 +52,10 @@ async fn repository(fleet: &Fleet) -> Result<Repository> {
     let repository = fleet.git.create("infra")?;
     repository.commit("main", &[("app/a.yaml", &config_map("a", "one"))])?;
     let spec = serde_json::from_value(json!({"url": fleet.git.url("infra"), "interval": "24h"}))?;
-    fleet.api().create(&PostParams::default(), &GitRepository::new("infra", spec)).await?;
+    fleet
+        .api()
+        .create(&PostParams::default(), &GitRepository::new("infra", spec))
+        .await?;
     Ok(repository)
 }
 
@@ -65,7 +80,9 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
     fleet.join("east", plane).await?;
     let repository = repository(&fleet).await?;
     fleet.deploy("web", "east", "infra", "app").await?;
-    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").unwrap_or_default())
+        .await?;
 
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let url = fleet.git.url("infra");
@@ -73,7 +90,13 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
         let name = host.receiver_type().as_str();
         let path = receiver(&fleet, name, host).await?;
         let (before, after) = push(&repository, name)?;
-        let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 2_000 };
+        let push = Push {
+            url: &url,
+            branch: "main",
+            before: &before,
+            after: &after,
+            size: 2_000,
+        };
         let (code, said) = deliver(&fleet, Sender::new(host, TOKEN).push(&path, push)).await?;
         ensure!(code == StatusCode::ACCEPTED, "{name}: {code} {said}");
         fleet
@@ -85,7 +108,12 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
     }
     // Each delivery shows in its receiver, and no log line contains the token.
     let shown = fleet.cli().expect(0, &["get", "receivers", "-o", "wide"])?.stdout;
-    ensure!(Host::ALL.iter().all(|host| shown.contains(host.receiver_type().as_str())), "{shown}");
+    ensure!(
+        Host::ALL
+            .iter()
+            .all(|host| shown.contains(host.receiver_type().as_str())),
+        "{shown}"
+    );
     ensure!(!fleet.hub.process().output().contains(TOKEN) && !shown.contains(TOKEN));
     ensure!(fleet.counted("farwater_sources_announced").await? == 1);
     Ok(())
@@ -99,11 +127,19 @@ async fn a_flood_of_forged_deliveries_changes_nothing() -> Result<()> {
     fleet.join("east", plane).await?;
     let repository = repository(&fleet).await?;
     fleet.deploy("web", "east", "infra", "app").await?;
-    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+    fleet
+        .until_applied("web", &repository.branch("main").unwrap_or_default())
+        .await?;
     let path = receiver(&fleet, "github", Host::GitHub).await?;
     let url = fleet.git.url("infra");
     let (before, after) = push(&repository, "two")?;
-    let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 20_000 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &after,
+        size: 20_000,
+    };
     let asked = fleet.git.counts();
     let forged = Sender::new(Host::GitHub, "another token of some length").push(&path, push);
     stream::iter(0..FORGED)
@@ -115,13 +151,18 @@ async fn a_flood_of_forged_deliveries_changes_nothing() -> Result<()> {
         })
         .await?;
     ensure!(fleet.git.counts() == asked, "{asked:?}, {:?}", fleet.git.counts());
-    let refused = fleet.counted("farwater_webhook_deliveries_total{type=\"github\",result=\"unsigned\"}").await?;
+    let refused = fleet
+        .counted("farwater_webhook_deliveries_total{type=\"github\",result=\"unsigned\"}")
+        .await?;
     ensure!(refused == FORGED as u64, "{refused}");
     let receivers: Api<Receiver> = fleet.api();
     fleet
         .until("the receiver to say so", || async {
             let status = receivers.get("github").await?.status.unwrap_or_default();
-            let told = status.conditions.iter().any(|c| c.type_ == "Delivered" && c.reason == "SignatureWrong");
+            let told = status
+                .conditions
+                .iter()
+                .any(|c| c.type_ == "Delivered" && c.reason == "SignatureWrong");
             Ok((told && status.last_refusal_time.is_some()).then_some(()))
         })
         .await?;

@@ -49,12 +49,20 @@ fn desired(exchange: &Exchange, is_it: impl Fn(&Value) -> bool) -> bool {
 }
 
 fn has_object(report: &Value, member: &str, word: &str) -> bool {
-    report["objects"].as_array().into_iter().flatten().any(|object| object[member] == word)
+    report["objects"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|object| object[member] == word)
 }
 
 fn refused(exchange: &Exchange, status: u16, reason: &str) -> Result<()> {
     let body = exchange.answered();
-    ensure!(exchange.answer.status == status && body["reason"] == reason, "{}: {body}", exchange.name);
+    ensure!(
+        exchange.answer.status == status && body["reason"] == reason,
+        "{}: {body}",
+        exchange.name
+    );
     Ok(())
 }
 
@@ -86,7 +94,12 @@ impl Recording {
             token.ca_pin.clear();
         });
         joined.await?;
-        Ok(Self { fleet, recorder, plane, _dir: dir })
+        Ok(Self {
+            fleet,
+            recorder,
+            plane,
+            _dir: dir,
+        })
     }
 
     async fn keep(&self, name: &str, is_example: impl Fn(&Exchange) -> bool) -> Result<Exchange> {
@@ -96,7 +109,8 @@ impl Recording {
     async fn joining(&self) -> Result<()> {
         self.keep("join", |x| x.is("join", 200)).await?;
         self.keep("access token", |x| x.is("token", 200)).await?;
-        self.keep("first report", |x| x.is("status", 200) && x.asked()["base"] == 0).await?;
+        self.keep("first report", |x| x.is("status", 200) && x.asked()["base"] == 0)
+            .await?;
         for kind in ["join", "token"] {
             let (name, path) = (format!("{kind}, used twice"), format!("/agent/v1/{kind}"));
             let again = self.recorder.ask(&name, "POST", &path, Some(&self.last(kind)?)).await?;
@@ -115,20 +129,28 @@ impl Recording {
     /// Services that are applied, with all their settings.
     async fn applying(&self) -> Result<()> {
         let secret = json!({"metadata": {"name": "database"}, "stringData": {"password": "of the recording"}});
-        self.fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+        self.fleet
+            .api::<Secret>()
+            .create(&PostParams::default(), &serde_json::from_value(secret)?)
+            .await?;
         let more = json!({"secrets": [{"name": "database"}]});
         self.fleet.deploy_with("app", "east", "infra", "app", more).await?;
-        self.keep("desired state to apply", |x| desired(x, |action| action["secrets"].is_string())).await?;
+        self.keep("desired state to apply", |x| {
+            desired(x, |action| action["secrets"].is_string())
+        })
+        .await?;
         self.keep("bundle", |x| x.is("bundles", 200)).await?;
         self.keep("secrets", |x| x.is("secrets", 200)).await?;
         let is_applied = |report: &Value| report["outcome"] == "Applied" && has_object(report, "health", "Current");
-        self.keep("report of what was applied", |x| reported(x, is_applied)).await?;
+        self.keep("report of what was applied", |x| reported(x, is_applied))
+            .await?;
         self.keep("unchanged desired state", |x| x.is("desired", 304)).await?;
 
         self.fleet.deploy("broken", "east", "infra", "broken").await?;
         let is_refused =
             |report: &Value| has_object(report, "sync", "Refused") && has_object(report, "sync", "Waiting");
-        self.keep("report of what was refused", |x| reported(x, is_refused)).await?;
+        self.keep("report of what was refused", |x| reported(x, is_refused))
+            .await?;
         Ok(())
     }
 
@@ -136,7 +158,9 @@ impl Recording {
     async fn granting(&self) -> Result<()> {
         let (client, create) = (self.fleet.client.clone(), PostParams::default());
         let namespace = serde_json::from_value(json!({"metadata": {"name": "team-a"}}))?;
-        Api::<Namespace>::all(client.clone()).create(&create, &namespace).await?;
+        Api::<Namespace>::all(client.clone())
+            .create(&create, &namespace)
+            .await?;
         let target = self.fleet.namespace("theirs");
         let grant = serde_json::from_value(json!({
             "clusterSelector": {}, "namespaces": ["team-a"], "verbs": ["deploy"], "serviceAccountName": "deployer",
@@ -145,13 +169,18 @@ impl Recording {
         let grants: Api<ClusterGrant> = Api::all(client.clone());
         grants.create(&create, &ClusterGrant::new("team-a", grant)).await?;
         let source = serde_json::from_value(json!({"url": self.fleet.git.url("infra")}))?;
-        Api::namespaced(client.clone(), "team-a").create(&create, &GitRepository::new("infra", source)).await?;
+        Api::namespaced(client.clone(), "team-a")
+            .create(&create, &GitRepository::new("infra", source))
+            .await?;
         let service = serde_json::from_value(json!({
             "clusterRef": {"name": "east"}, "targetNamespace": target, "sourceRef": {"name": "infra"}, "path": "app",
         }))?;
-        Api::namespaced(client.clone(), "team-a").create(&create, &ServiceDeployment::new("theirs", service)).await?;
+        Api::namespaced(client.clone(), "team-a")
+            .create(&create, &ServiceDeployment::new("theirs", service))
+            .await?;
         let is_bounded = |action: &Value| action["ceiling"]["deniedKinds"].is_array();
-        self.keep("desired state under a grant", |x| desired(x, is_bounded)).await?;
+        self.keep("desired state under a grant", |x| desired(x, is_bounded))
+            .await?;
         grants.delete("team-a", &DeleteParams::default()).await?;
         let is_held = |action: &Value| {
             action["type"] == "Hold" && action["reason"].as_str().is_some_and(|reason| reason.contains("Grant"))
@@ -164,25 +193,48 @@ impl Recording {
     async fn removing(&self, repository: &farwater_testkit::git::Repository) -> Result<()> {
         let commit = repository.branch("main").unwrap_or_default();
         self.fleet.deploy("pruned", "east", "infra", "pruned").await?;
-        self.fleet.deploy_with("gone", "east", "infra", "gone", json!({"deletionPolicy": "Delete"})).await?;
+        self.fleet
+            .deploy_with("gone", "east", "infra", "gone", json!({"deletionPolicy": "Delete"}))
+            .await?;
         self.fleet.until_applied("pruned", &commit).await?;
         self.fleet.until_applied("gone", &commit).await?;
-        let emptied = [("pruned/a.yaml", None), ("pruned/b.yaml", None), ("pruned/keep.yaml", Some("---\n"))];
+        let emptied = [
+            ("pruned/a.yaml", None),
+            ("pruned/b.yaml", None),
+            ("pruned/keep.yaml", Some("---\n")),
+        ];
         repository.change("main", &emptied)?;
         self.fleet.reconcile("infra").await?;
-        let held =
-            self.keep("report of a held prune", |x| reported(x, |report| report["heldPrune"].is_object())).await?;
-        let digest =
-            services(&held).iter().find_map(|report| report["heldPrune"]["digest"].as_str().map(str::to_owned));
-        self.fleet.annotate("pruned", APPROVE_PRUNE, &digest.context("a plan's digest")?).await?;
-        self.keep("desired state with an approval", |x| desired(x, |action| action["approvedPrune"].is_string()))
+        let held = self
+            .keep("report of a held prune", |x| {
+                reported(x, |report| report["heldPrune"].is_object())
+            })
             .await?;
+        let digest = services(&held)
+            .iter()
+            .find_map(|report| report["heldPrune"]["digest"].as_str().map(str::to_owned));
+        self.fleet
+            .annotate("pruned", APPROVE_PRUNE, &digest.context("a plan's digest")?)
+            .await?;
+        self.keep("desired state with an approval", |x| {
+            desired(x, |action| action["approvedPrune"].is_string())
+        })
+        .await?;
 
         self.fleet.delete_service("gone").await?;
-        self.keep("desired state to remove", |x| desired(x, |action| action["policy"] == "Delete")).await?;
-        self.keep("report of a removal", |x| reported(x, |report| report["outcome"] == "Removed")).await?;
+        self.keep("desired state to remove", |x| {
+            desired(x, |action| action["policy"] == "Delete")
+        })
+        .await?;
+        self.keep("report of a removal", |x| {
+            reported(x, |report| report["outcome"] == "Removed")
+        })
+        .await?;
         self.fleet.delete_service("pruned").await?;
-        self.keep("desired state to leave behind", |x| desired(x, |action| action["policy"] == "Orphan")).await?;
+        self.keep("desired state to leave behind", |x| {
+            desired(x, |action| action["policy"] == "Orphan")
+        })
+        .await?;
         Ok(())
     }
 
@@ -192,14 +244,17 @@ impl Recording {
             "image": "registry.example/agent:2", "log": "debug", "memoryLimit": "512Mi", "deadline": "30s",
         }))?;
         let policies: Api<AgentPolicy> = Api::all(self.fleet.client.clone());
-        policies.create(&PostParams::default(), &AgentPolicy::new("all", spec)).await?;
+        policies
+            .create(&PostParams::default(), &AgentPolicy::new("all", spec))
+            .await?;
         self.keep("desired state with the agent's settings", |x| {
             x.is("desired", 200) && x.answered()["agent"].is_object()
         })
         .await?;
         for state in ["Updating", "Failed"] {
             let is_it = |x: &Exchange| x.is("status", 200) && x.asked()["agent"]["update"]["state"] == state;
-            self.keep(&format!("report of the agent's update: {state}"), is_it).await?;
+            self.keep(&format!("report of the agent's update: {state}"), is_it)
+                .await?;
         }
         Ok(())
     }
@@ -207,25 +262,49 @@ impl Recording {
     /// Refused messages. They are sent in the agent's place, except for the report that builds on an unknown one.
     async fn refusing(&self, repository: &farwater_testkit::git::Repository) -> Result<()> {
         let recorder = &self.recorder;
-        let nobody = recorder.ask_as_nobody("poll with another token", "/agent/v1/desired").await?;
+        let nobody = recorder
+            .ask_as_nobody("poll with another token", "/agent/v1/desired")
+            .await?;
         refused(&nobody, 401, "TokenUnknown")?;
         let unknown = format!("/agent/v1/bundles/sha256:{}", "0".repeat(64));
-        refused(&recorder.ask("bundle that is not desired", "GET", &unknown, None).await?, 403, "NotDesired")?;
-        refused(&recorder.ask("path of a newer version", "GET", "/agent/v9/desired", None).await?, 404, "PathUnknown")?;
+        refused(
+            &recorder
+                .ask("bundle that is not desired", "GET", &unknown, None)
+                .await?,
+            403,
+            "NotDesired",
+        )?;
+        refused(
+            &recorder
+                .ask("path of a newer version", "GET", "/agent/v9/desired", None)
+                .await?,
+            404,
+            "PathUnknown",
+        )?;
         let mut report = self.last("status")?;
         report["base"] = report["sequence"].clone();
         let status = "/agent/v1/status";
-        refused(&recorder.ask("report that goes back", "POST", status, Some(&report)).await?, 400, "Invalid")?;
+        refused(
+            &recorder
+                .ask("report that goes back", "POST", status, Some(&report))
+                .await?,
+            400,
+            "Invalid",
+        )?;
 
         // As if the hub had lost some reports: the agent's next one builds on a report that the hub does not know.
         let last = report["sequence"].as_u64().context("a sequence")?;
         (report["base"], report["sequence"], report["services"]) = (0.into(), (last + 1000).into(), json!({}));
-        let ahead = recorder.ask("report of another agent", "POST", status, Some(&report)).await?;
+        let ahead = recorder
+            .ask("report of another agent", "POST", status, Some(&report))
+            .await?;
         ensure!(ahead.answer.status == 200, "{}", ahead.answered());
         repository.change("main", &[("app/a.yaml", Some(&config_map("a", "two")))])?;
         self.fleet.reconcile("infra").await?;
         let is_unknown = |x: &Exchange| x.is("status", 409);
-        let unknown = self.keep("report on a base that the hub does not know", is_unknown).await?;
+        let unknown = self
+            .keep("report on a base that the hub does not know", is_unknown)
+            .await?;
         refused(&unknown, 409, "BaseUnknown")?;
         let is_everything = |x: &Exchange| x.is("status", 200) && x.asked()["base"] == 0 && services(x).len() > 1;
         self.keep("report of everything", is_everything).await?;
@@ -253,7 +332,10 @@ impl Recording {
 async fn own_deployment(plane: &Plane, name: &str) -> Result<String> {
     let client = plane.client().await?;
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": AGENT_NAMESPACE}}))?;
-    match Api::all(client.clone()).create(&PostParams::default(), &namespace).await {
+    match Api::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await
+    {
         Err(kube::Error::Api(status)) if status.is_already_exists() => {}
         other => drop(other?),
     }
@@ -268,7 +350,9 @@ async fn own_deployment(plane: &Plane, name: &str) -> Result<String> {
             },
         },
     }))?;
-    Api::namespaced(client, AGENT_NAMESPACE).create(&PostParams::default(), &deployment).await?;
+    Api::namespaced(client, AGENT_NAMESPACE)
+        .create(&PostParams::default(), &deployment)
+        .await?;
     Ok(name.to_owned())
 }
 
@@ -282,7 +366,12 @@ fn shape(trace: &Trace) -> BTreeSet<String> {
         for (side, mut message) in asked.into_iter().chain([("answered", exchange.answered())]) {
             if let Some(services) = message.get_mut("services") {
                 // Members with uids as names differ between two recordings, so replace them.
-                *services = services.as_object().into_iter().flatten().map(|(_, report)| report.clone()).collect();
+                *services = services
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(_, report)| report.clone())
+                    .collect();
             }
             let members = common_members(&[message]).into_iter();
             all.extend(members.map(|member| format!("{} {side} {status} {member}", exchange.kind())));
@@ -312,7 +401,10 @@ async fn what_this_versions_agent_and_hub_say_is_kept() -> Result<()> {
     recording.refusing(&repository).await?;
     let clusters: Api<Cluster> = recording.fleet.api();
     let conditions = clusters.get("east").await?.status.unwrap_or_default().conditions;
-    ensure!(conditions.iter().all(|condition| condition.type_ != "VersionSkew"), "{conditions:?}");
+    ensure!(
+        conditions.iter().all(|condition| condition.type_ != "VersionSkew"),
+        "{conditions:?}"
+    );
     let trace = recording.end().await?;
 
     if std::env::var_os("FARWATER_WRITE").is_some() {

@@ -47,7 +47,12 @@ impl ServiceTask {
 
     /// Deletes the deletion's own hooks at its end.
     pub(in crate::service) async fn dismiss_hooks(&mut self, executor: &Executor<'_>) {
-        let runs = self.stored.hooks.iter().flat_map(|record| &record.runs).filter(|run| !run.removed);
+        let runs = self
+            .stored
+            .hooks
+            .iter()
+            .flat_map(|record| &record.runs)
+            .filter(|run| !run.removed);
         for run in runs.cloned().collect::<Vec<_>>() {
             match executor.end_hook(&run.object, &run.uid).await {
                 Ok(()) => self.note_removed(&run),

@@ -32,7 +32,11 @@ impl ServiceTask {
             let resource = self.agent.kinds.get(&GroupVersionKind::from(object));
             resource.is_some_and(|resource| self.agent.watches.covers(&account, &resource, &object.namespace))
         });
-        let pause = if is_watched { WATCHED_PAUSE } else { self.hooks.pause.max(BLIND_PAUSE) };
+        let pause = if is_watched {
+            WATCHED_PAUSE
+        } else {
+            self.hooks.pause.max(BLIND_PAUSE)
+        };
         self.hooks.pause = (pause * 2).min(LONGEST_BLIND_PAUSE);
         self.hooks.look_within(pause);
     }
@@ -53,7 +57,10 @@ impl ServiceTask {
         }
         let Some(account) = self.account() else { return false };
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
-        let basis = Basis { agent: &agent, service: &service };
+        let basis = Basis {
+            agent: &agent,
+            service: &service,
+        };
         let executor = basis.executor(&account, self.supersession());
         let looked = self.read_runs(&executor).await;
         self.plan_look();

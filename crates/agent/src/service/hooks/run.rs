@@ -35,7 +35,9 @@ impl ServiceTask {
     ) -> Result<Option<Barrier>, Stopped> {
         let terms = terms_of(deployment);
         loop {
-            let Some(record) = &self.stored.hooks else { return Ok(None) };
+            let Some(record) = &self.stored.hooks else {
+                return Ok(None);
+            };
             let list: Vec<ResolvedHook> = match next(hooks, record, phase, terms, last) {
                 Next::Done => return Ok(None),
                 Next::Running(run) => {
@@ -55,7 +57,11 @@ impl ServiceTask {
             let mut barrier = None;
             for hook in &list {
                 if executor.superseded.has_come() {
-                    return Ok(Some(Barrier::of_hook(&hook.object, false, "a newer version came first".to_owned())));
+                    return Ok(Some(Barrier::of_hook(
+                        &hook.object,
+                        false,
+                        "a newer version came first".to_owned(),
+                    )));
                 }
                 let stopped = self.begin_hook(executor, deployment, hook, phase).await;
                 barrier = barrier.or(stopped);
@@ -93,7 +99,11 @@ impl ServiceTask {
                 let said = self.veil.conceal(&error.to_string());
                 tracing::warn!(service = %self.name(), hook = %hook.object, error = said, "refused");
                 self.hooks.retry = true;
-                let what = if error.is_passing() { "can't be begun now" } else { "was refused" };
+                let what = if error.is_passing() {
+                    "can't be begun now"
+                } else {
+                    "was refused"
+                };
                 let message = shorten(&format!("{phase} hook {} {what}: {said}", hook.object));
                 return Some(Barrier::of_hook(&hook.object, !error.is_passing(), message));
             }
@@ -155,7 +165,11 @@ impl ServiceTask {
         }
         if run.state != HookState::Running {
             run.message = explain(&run, &progress.message, summary.as_ref(), &output);
-            let level = if run.state == HookState::Failed { "failed" } else { "succeeded" };
+            let level = if run.state == HookState::Failed {
+                "failed"
+            } else {
+                "succeeded"
+            };
             let message = self.veil.conceal(&run.message);
             tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message, "{level}");
         }
@@ -174,7 +188,11 @@ impl ServiceTask {
         match judgement.again {
             Some(again) => {
                 self.hooks.look_within(again);
-                Progress { state: HookState::Running, message: judgement.message, ..progress }
+                Progress {
+                    state: HookState::Running,
+                    message: judgement.message,
+                    ..progress
+                }
             }
             None => progress,
         }
@@ -182,7 +200,11 @@ impl ServiceTask {
 
     /// Looks at running hooks, and deletes objects that are due. Returns whether anything changed.
     pub(super) async fn read_runs(&mut self, executor: &Executor<'_>) -> Result<bool, Stopped> {
-        let runs = self.stored.hooks.as_ref().map_or_else(Vec::new, |record| record.runs.clone());
+        let runs = self
+            .stored
+            .hooks
+            .as_ref()
+            .map_or_else(Vec::new, |record| record.runs.clone());
         let mut changed = false;
         for run in runs.iter().filter(|run| run.is_running()) {
             let now = match executor.read_hook(run).await {
@@ -240,7 +262,8 @@ impl ServiceTask {
 
     pub(super) fn note_removed(&mut self, run: &Run) {
         let runs = self.stored.hooks.iter_mut().flat_map(|record| &mut record.runs);
-        runs.filter(|other| other.id == run.id).for_each(|other| other.removed = true);
+        runs.filter(|other| other.id == run.id)
+            .for_each(|other| other.removed = true);
     }
 }
 
@@ -263,8 +286,14 @@ async fn make(
 
 /// How a run ended, in one line.
 fn explain(run: &Run, reason: &str, summary: Option<&junit::Summary>, output: &Output) -> String {
-    let code = run.exit_code.filter(|_| run.state == HookState::Failed).map(|code| format!("exit code {code}"));
-    let parts = [code.unwrap_or_default(), summary.map(junit::Summary::explain).unwrap_or_default()];
+    let code = run
+        .exit_code
+        .filter(|_| run.state == HookState::Failed)
+        .map(|code| format!("exit code {code}"));
+    let parts = [
+        code.unwrap_or_default(),
+        summary.map(junit::Summary::explain).unwrap_or_default(),
+    ];
     let reason = if run.state == HookState::Failed { reason } else { "" };
     let parts = parts.iter().map(String::as_str).chain([reason, output.note.as_str()]);
     shorten(&parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "))

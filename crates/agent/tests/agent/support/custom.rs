@@ -17,10 +17,17 @@ pub async fn create(
     namespace: &str,
     mut object: Value,
 ) -> DynamicObject {
-    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let api_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     (object["apiVersion"], object["kind"]) = (json!(api_version), json!(kind));
     let object = serde_json::from_value(object).unwrap();
-    api(client, group, version, kind, namespace).create(&PostParams::default(), &object).await.unwrap()
+    api(client, group, version, kind, namespace)
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap()
 }
 
 pub async fn set_status(api: &Api<DynamicObject>, name: &str, status: Value) {
@@ -36,9 +43,21 @@ pub async fn define(client: &Client, group: &str, kind: &str) {
         "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
             "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
-    create(client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "", definition).await;
+    create(
+        client,
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "",
+        definition,
+    )
+    .await;
     wait_for("the kind to be served", PATIENCE, || async {
-        Ok(api(client, group, "v1", kind, "default").list(&Default::default()).await.is_ok().then_some(()))
+        Ok(api(client, group, "v1", kind, "default")
+            .list(&Default::default())
+            .await
+            .is_ok()
+            .then_some(()))
     })
     .await
     .unwrap();
@@ -50,6 +69,8 @@ pub fn custom(group: &str, kind: &str, name: &str) -> String {
 
 /// A ConfigMap that waits until everything before it is healthy.
 pub fn in_next_wave(name: &str) -> String {
-    config_map(name, "1")
-        .replace(&format!("{{name: {name}}}"), &format!("{{name: {name}, annotations: {{farwater.dev/wave: '1'}}}}"))
+    config_map(name, "1").replace(
+        &format!("{{name: {name}}}"),
+        &format!("{{name: {name}, annotations: {{farwater.dev/wave: '1'}}}}"),
+    )
 }

@@ -97,12 +97,16 @@ impl FakeHub {
         let authority_key = rcgen::KeyPair::generate().unwrap();
         let mut authority = rcgen::CertificateParams::new(vec![]).unwrap();
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
+        authority
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "test authority");
         let authority_cert = authority.self_signed(&authority_key).unwrap();
         let issuer = rcgen::Issuer::new(authority, authority_key);
         let key = rcgen::KeyPair::generate().unwrap();
-        let leaf =
-            rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let leaf = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()])
+            .unwrap()
+            .signed_by(&key, &issuer)
+            .unwrap();
         let ca = (authority_cert.pem(), Digest::of(authority_cert.der().as_ref()));
         let chain = vec![leaf.der().clone(), authority_cert.der().clone()];
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -110,7 +114,10 @@ impl FakeHub {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(chain, rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .with_single_cert(
+                chain,
+                rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
             .unwrap();
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -124,7 +131,10 @@ impl FakeHub {
         };
         let served = hub.clone();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(served.serve(listener, TlsAcceptor::from(Arc::new(tls))));
         });
         hub
@@ -142,7 +152,9 @@ impl FakeHub {
                     async move { Ok::<_, std::convert::Infallible>(hub.answer(request).await) }
                 });
                 let builder = auto::Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
+                let _ = builder
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
             });
         }
     }
@@ -223,7 +235,13 @@ impl FakeHub {
     }
 
     pub fn history(&self, uid: &str) -> Vec<ServiceReport> {
-        self.with(|s| s.history.iter().filter(|(u, _)| u == uid).map(|(_, r)| r.clone()).collect())
+        self.with(|s| {
+            s.history
+                .iter()
+                .filter(|(u, _)| u == uid)
+                .map(|(_, r)| r.clone())
+                .collect()
+        })
     }
 
     pub fn polls(&self) -> u64 {
@@ -300,7 +318,9 @@ impl FakeHub {
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
         // A killed agent may have sent half of a request.
-        let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
+        let Ok(body) = body.collect().await else {
+            return refuse(StatusCode::BAD_REQUEST, "Invalid", None);
+        };
         let body = body.to_bytes();
         if self.with(|s| s.away) {
             self.with(|s| s.turned_away += 1);
@@ -315,7 +335,11 @@ impl FakeHub {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
         }
-        let authorization = parts.headers.get("authorization").and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let authorization = parts
+            .headers
+            .get("authorization")
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default();
         let etag = parts.headers.get("if-none-match").and_then(|v| v.to_str().ok());
         self.with(|s| match path.as_str() {
             "/agent/v1/join" => s.join(serde_json::from_slice(&body).unwrap(), &self.ca.0),
@@ -325,7 +349,9 @@ impl FakeHub {
             "/agent/v1/desired" => {
                 let mut response = s.poll(etag);
                 if self.connections.invites() {
-                    response.headers_mut().insert(CONNECTION_HEADER, "0.05".parse().unwrap());
+                    response
+                        .headers_mut()
+                        .insert(CONNECTION_HEADER, "0.05".parse().unwrap());
                 }
                 response
             }
@@ -384,12 +410,18 @@ impl State {
         let message = JoinRequest::proof_message(&request.token, &request.sealing_key);
         let key = STANDARD.decode(&request.public_key).unwrap();
         let proof = STANDARD.decode(&request.proof).unwrap();
-        UnparsedPublicKey::new(&signature::ED25519, key).verify(&message, &proof).expect("the proof is right");
+        UnparsedPublicKey::new(&signature::ED25519, key)
+            .verify(&message, &proof)
+            .expect("the proof is right");
         assert_eq!(STANDARD.decode(&request.sealing_key).unwrap().len(), 32);
         self.token_used = true;
         self.joined = Some(request);
         let answer = JoinAnswer {
-            cluster: ClusterIdentity { uid: CLUSTER.into(), namespace: "team".into(), name: "east".into() },
+            cluster: ClusterIdentity {
+                uid: CLUSTER.into(),
+                namespace: "team".into(),
+                name: "east".into(),
+            },
             installation: INSTALLATION.into(),
             signing_keys: vec![SigningKey {
                 id: self.key_id(),
@@ -410,19 +442,34 @@ impl State {
         let key = STANDARD.decode(&joined.public_key).unwrap();
         let signature = STANDARD.decode(&signed.signature).unwrap();
         let message = SignedAssertion::message(&signed.assertion);
-        UnparsedPublicKey::new(&signature::ED25519, key).verify(&message, &signature).expect("signed by the agent");
+        UnparsedPublicKey::new(&signature::ED25519, key)
+            .verify(&message, &signature)
+            .expect("signed by the agent");
         let assertion: Assertion = serde_json::from_slice(&STANDARD.decode(&signed.assertion).unwrap()).unwrap();
-        assert_eq!((assertion.cluster_uid.as_str(), assertion.installation.as_str()), (CLUSTER, INSTALLATION));
+        assert_eq!(
+            (assertion.cluster_uid.as_str(), assertion.installation.as_str()),
+            (CLUSTER, INSTALLATION)
+        );
         if (assertion.time - self.now()).abs() > 120 {
             return refuse(StatusCode::UNAUTHORIZED, REASON_CLOCK_SKEW, Some(self.now()));
         }
         self.tokens += 1;
-        json(StatusCode::OK, &TokenAnswer { token: "access".into(), expires_in: 600, hub_time: self.now() })
+        json(
+            StatusCode::OK,
+            &TokenAnswer {
+                token: "access".into(),
+                expires_in: 600,
+                hub_time: self.now(),
+            },
+        )
     }
 
     fn desired(&self) -> DesiredState {
         let entries: Vec<Verbatim<Entry>> = self.entries.values().cloned().map(Verbatim::from).collect();
-        let rules = self.rules.iter().map(|(name, rule)| NamedRule { name: name.clone(), rule: rule.clone() });
+        let rules = self.rules.iter().map(|(name, rule)| NamedRule {
+            name: name.clone(),
+            rule: rule.clone(),
+        });
         let health = (!self.rules.is_empty()).then(|| Verbatim::from(HealthRules { rules: rules.collect() }));
         let windows = self.windows.clone().map(Verbatim::from);
         let statement = Statement {
@@ -436,12 +483,23 @@ impl State {
             windows: windows.as_ref().map(Verbatim::digest),
             key_id: self.key_id(),
         };
-        DesiredState { health, windows, ..self.sign(statement, entries) }
+        DesiredState {
+            health,
+            windows,
+            ..self.sign(statement, entries)
+        }
     }
 
     fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None, windows: None }
+        DesiredState {
+            statement: statement.into(),
+            signature,
+            entries,
+            agent: None,
+            health: None,
+            windows: None,
+        }
     }
 
     fn poll(&mut self, etag: Option<&str>) -> Response<Full<Bytes>> {
@@ -456,19 +514,26 @@ impl State {
             let mut response = json(StatusCode::OK, &desired);
             let compressed = zstd::bulk::compress(&serde_json::to_vec(&desired).unwrap(), 3).unwrap();
             *response.body_mut() = Full::new(compressed.into());
-            response.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
+            response
+                .headers_mut()
+                .insert("content-encoding", "zstd".parse().unwrap());
             response
         };
         if self.doubts {
             response.headers_mut().insert(SUCCESSION_HEADER, "0".parse().unwrap());
         }
-        response.headers_mut().insert(POLL_INTERVAL_HEADER, self.interval.to_string().parse().unwrap());
+        response
+            .headers_mut()
+            .insert(POLL_INTERVAL_HEADER, self.interval.to_string().parse().unwrap());
         response
     }
 
     fn bundle(&mut self, digest: &str) -> Response<Full<Bytes>> {
         let digest: Digest = digest.parse().unwrap();
-        let wanted = self.entries.values().any(|e| matches!(&e.action, Action::Apply(d) if d.bundle == digest));
+        let wanted = self
+            .entries
+            .values()
+            .any(|e| matches!(&e.action, Action::Apply(d) if d.bundle == digest));
         match self.bundles.get(&digest).filter(|_| wanted) {
             Some(bytes) => {
                 self.downloads += 1;
@@ -479,7 +544,11 @@ impl State {
     }
 
     fn document(&self, path: &str) -> Response<Full<Bytes>> {
-        let key = self.joined.as_ref().map(|joined| joined.sealing_key.as_str()).unwrap_or_default();
+        let key = self
+            .joined
+            .as_ref()
+            .map(|joined| joined.sealing_key.as_str())
+            .unwrap_or_default();
         match self.documents.seal(path, &self.entries, key) {
             Some(sealed) => json(StatusCode::OK, &sealed),
             None => refuse(StatusCode::FORBIDDEN, "NotDesired", None),
@@ -506,7 +575,12 @@ impl State {
         }
         self.sequence = report.sequence;
         self.accepted = report.accepted.map(|a| a.statement.generation);
-        json(StatusCode::OK, &StatusAnswer { sequence: report.sequence })
+        json(
+            StatusCode::OK,
+            &StatusAnswer {
+                sequence: report.sequence,
+            },
+        )
     }
 }
 
@@ -517,5 +591,12 @@ fn json(status: StatusCode, body: &impl serde::Serialize) -> Response<Full<Bytes
 }
 
 pub(super) fn refuse(status: StatusCode, reason: &str, hub_time: Option<i64>) -> Response<Full<Bytes>> {
-    json(status, &ProtocolError { reason: reason.into(), message: "refused by the fake hub".into(), hub_time })
+    json(
+        status,
+        &ProtocolError {
+            reason: reason.into(),
+            message: "refused by the fake hub".into(),
+            hub_time,
+        },
+    )
 }

@@ -23,7 +23,14 @@ impl Ground {
         let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
         hub.poll_every(interval);
         let server = ApiFaults::start(turn.plane, dir.path(), 1).await.unwrap();
-        let mut ground = Self { agent: None, server, plane: turn.plane, hub, dir, _turn: turn };
+        let mut ground = Self {
+            agent: None,
+            server,
+            plane: turn.plane,
+            hub,
+            dir,
+            _turn: turn,
+        };
         ground.start(true);
         ground
     }
@@ -45,7 +52,10 @@ impl Ground {
     pub async fn superseded(&self, entry: &Entry) {
         let outcomes = || -> Vec<Outcome> {
             let history = self.hub.history(&entry.service.uid).into_iter();
-            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
+            history
+                .filter(|report| report.entry == entry.digest())
+                .map(|report| report.outcome)
+                .collect()
         };
         wait_for("the older version to be superseded", PATIENCE, || async {
             Ok(outcomes().contains(&Outcome::Superseded).then_some(()))

@@ -20,7 +20,13 @@ impl Ground {
     pub async fn new() -> Self {
         let turn = Turn::take().await;
         let dir = tempfile::tempdir().unwrap();
-        let mut ground = Self { agent: None, hub: FakeHub::start(), plane: turn.plane, dir, _turn: turn };
+        let mut ground = Self {
+            agent: None,
+            hub: FakeHub::start(),
+            plane: turn.plane,
+            dir,
+            _turn: turn,
+        };
         ground.start(true);
         ground
     }

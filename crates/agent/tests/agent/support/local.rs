@@ -24,10 +24,16 @@ impl LocalAgent {
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(run(options, stop)).unwrap();
         });
-        Self { shutdown, thread: Some(thread) }
+        Self {
+            shutdown,
+            thread: Some(thread),
+        }
     }
 }
 

@@ -33,16 +33,31 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A bundle of manifests at `app/`, with an empty file, so that the folder exists even without others.
 pub fn bundle(files: &[(&str, &str)]) -> (Digest, u64, Vec<u8>) {
     let mut tree = MemoryTree::default();
-    let files: Vec<(String, &str)> = files.iter().map(|(name, text)| (format!("app/{name}"), *text)).collect();
-    let root = tree.add_files(files.iter().map(|(name, text)| (name.as_str(), *text)).chain([("app/none.yaml", "")]));
+    let files: Vec<(String, &str)> = files
+        .iter()
+        .map(|(name, text)| (format!("app/{name}"), *text))
+        .collect();
+    let root = tree.add_files(
+        files
+            .iter()
+            .map(|(name, text)| (name.as_str(), *text))
+            .chain([("app/none.yaml", "")]),
+    );
     let limits = Limits::default();
     let closure = closure(&tree, &root, &RelPath::parse_folder("app").unwrap(), &limits).unwrap();
     let bytes = archive::pack(&tree, &closure, &limits).unwrap();
-    (Digest::of(&bytes), bytes.len() as u64, archive::compress(&bytes).unwrap())
+    (
+        Digest::of(&bytes),
+        bytes.len() as u64,
+        archive::compress(&bytes).unwrap(),
+    )
 }
 
 pub fn administrator() -> ServiceAccount {
-    ServiceAccount { namespace: "farwater-system".into(), name: "farwater-administrator".into() }
+    ServiceAccount {
+        namespace: "farwater-system".into(),
+        name: "farwater-administrator".into(),
+    }
 }
 
 /// A service of the fake hub, applied as the administrators' account unless changed.
@@ -56,7 +71,11 @@ impl Service {
     /// A service with a target namespace that no other test uses, the [`FakeHub::place`] of its name.
     pub fn new(hub: &FakeHub, name: &str, files: &[(&str, &str)]) -> Self {
         let place = hub.place(name);
-        let identity = ServiceIdentity { uid: format!("uid-{place}"), namespace: "team".into(), name: name.to_owned() };
+        let identity = ServiceIdentity {
+            uid: format!("uid-{place}"),
+            namespace: "team".into(),
+            name: name.to_owned(),
+        };
         let (digest, bytes, compressed) = bundle(files);
         hub.add_bundle(digest, compressed);
         let deployment = Deployment {
@@ -100,12 +119,18 @@ impl Service {
     }
 
     pub fn entry(&self) -> Entry {
-        Entry { service: self.identity.clone(), action: Action::Apply(self.deployment.clone()) }
+        Entry {
+            service: self.identity.clone(),
+            action: Action::Apply(self.deployment.clone()),
+        }
     }
 
     /// The removal of the service with this policy.
     pub fn removal(&self, policy: DeletionPolicy, approved_prune: Option<Digest>) -> Entry {
-        Entry { service: self.identity.clone(), action: Action::Remove { policy, approved_prune } }
+        Entry {
+            service: self.identity.clone(),
+            action: Action::Remove { policy, approved_prune },
+        }
     }
 
     pub fn uid(&self) -> &str {
@@ -124,8 +149,14 @@ const PLUGINS: &str = "plugins: [{name: greet, command: [/bin/sh, -c, 'sed s/WOR
 pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, token: bool) -> Process {
     let mut command: Command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
     command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
-    command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(state_dir);
-    command.arg("--renderer").arg(Tools::find_renderers().unwrap().renderer());
+    command
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--state-dir")
+        .arg(state_dir);
+    command
+        .arg("--renderer")
+        .arg(Tools::find_renderers().unwrap().renderer());
     let plugins = state_dir.with_file_name("plugins.yaml");
     std::fs::write(&plugins, PLUGINS).unwrap();
     command.arg("--plugins").arg(plugins);
@@ -151,12 +182,20 @@ pub async fn report(hub: &FakeHub, entry: &Entry, accept: impl Fn(&ServiceReport
 }
 
 pub fn object<'a>(report: &'a ServiceReport, kind: &str, name: &str) -> &'a ObjectReport {
-    let found = report.objects.iter().find(|o| o.object.kind == kind && o.object.name == name);
+    let found = report
+        .objects
+        .iter()
+        .find(|o| o.object.kind == kind && o.object.name == name);
     found.unwrap_or_else(|| panic!("no {kind} {name} in {report:#?}"))
 }
 
 pub fn states(report: &ServiceReport, state: SyncState) -> Vec<String> {
-    report.objects.iter().filter(|o| o.sync == state).map(|o| o.object.name.clone()).collect()
+    report
+        .objects
+        .iter()
+        .filter(|o| o.sync == state)
+        .map(|o| o.object.name.clone())
+        .collect()
 }
 
 pub fn api(client: &Client, group: &str, version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {

@@ -19,7 +19,9 @@ pub async fn end_job(client: &Client, namespace: &str, job: &str, code: i32) {
     let uid = uid_of(&jobs(client, namespace), job).await;
     let selector = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
     let what = format!("a pod of {job}");
-    let pod = wait_for(&what, PATIENCE, || async { Ok(pods.list(&selector).await?.items.into_iter().next()) });
+    let pod = wait_for(&what, PATIENCE, || async {
+        Ok(pods.list(&selector).await?.items.into_iter().next())
+    });
     let pod = pod.await.unwrap().metadata.name.unwrap();
     end_pod(client, namespace, &pod, code).await;
 }
@@ -31,7 +33,9 @@ pub async fn end_pod(client: &Client, namespace: &str, pod: &str, code: i32) {
     let container = json!({"name": "main", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": ended}});
     let phase = if code == 0 { "Succeeded" } else { "Failed" };
     let status = json!({"status": {"phase": phase, "containerStatuses": [container]}});
-    pods.patch_status(pod, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    pods.patch_status(pod, &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
 }
 
 /// A node whose kubelet returns this log for every container.
@@ -41,7 +45,10 @@ pub async fn node(client: &Client, name: &str, log: &'static str) -> Https {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port()}}}});
     let nodes = api(client, "", "v1", "Node", "");
-    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    nodes
+        .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+        .await
+        .unwrap();
     kubelet
 }
 

@@ -29,7 +29,13 @@ impl World {
         let hub = FakeHub::start();
         let dir = tempfile::tempdir().unwrap();
         let agent = Mutex::new(start_agent(&hub, turn.plane, &dir, true));
-        Self { hub, plane: turn.plane, agent, dir, _turn: turn }
+        Self {
+            hub,
+            plane: turn.plane,
+            agent,
+            dir,
+            _turn: turn,
+        }
     }
 
     /// Kills the agent, and starts it again with its stored state.

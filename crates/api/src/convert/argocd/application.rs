@@ -35,7 +35,13 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let shown = format!("Application {}/{}", namespace_of(object), name_of(object));
     let name = name_of(object).to_owned();
     let release = Some(name.clone());
-    let given = Given { path: "spec", shown, name, release, place: None };
+    let given = Given {
+        path: "spec",
+        shown,
+        name,
+        release,
+        place: None,
+    };
     if !object["operation"].is_null() {
         told.note("operation", "is left out: it describes the sync in progress");
     }
@@ -55,13 +61,18 @@ pub(super) fn build(
     let project = spec.text("project")?.unwrap_or_else(|| "default".to_owned());
     let namespace = input.namespace(&project);
     if namespace.contains('.') || namespace.len() > 63 {
-        return Err(NotConverted::impossible(spec.at("project"), "no namespace can be called so; name one with -n"));
+        return Err(NotConverted::impossible(
+            spec.at("project"),
+            "no namespace can be called so; name one with -n",
+        ));
     }
     let (place, target) = destination(spec.map("destination")?, given.place, input, told)?;
     let mut metadata = metadata(meta, &KEEPERS, KEPT, told);
     metadata.remove("namespace");
     let name = format!("{}{}", given.name, input.terms.name_suffix);
-    input.taken.claim(("ServiceDeployment", &namespace, &name), &given.shown, &given.shown)?;
+    input
+        .taken
+        .claim(("ServiceDeployment", &namespace, &name), &given.shown, &given.shown)?;
     let mut service = Service::new(metadata, name, namespace, place);
     service.set("targetNamespace", target);
 
@@ -71,7 +82,11 @@ pub(super) fn build(
         "metadata.finalizers",
         "deleting the service leaves its objects where they are, so that going back is safe; spec.deletionPolicy: Delete says otherwise",
     );
-    spec.pass(&["info", "revisionHistoryLimit"], "no counterpart: the hub keeps the last 20 versions", told);
+    spec.pass(
+        &["info", "revisionHistoryLimit"],
+        "no counterpart: the hub keeps the last 20 versions",
+        told,
+    );
     spec.finish(told);
 
     Ok(objects.into_iter().chain([service.into_object()?]).collect())
@@ -91,8 +106,12 @@ fn destination(
     let place = match given {
         Some(place) => place,
         None => {
-            let stated = name.or(server).ok_or_else(|| NotConverted::impossible(&path, "it names no cluster"))?;
-            input.cluster(&stated).map_err(|why| NotConverted::impossible(&path, why))?
+            let stated = name
+                .or(server)
+                .ok_or_else(|| NotConverted::impossible(&path, "it names no cluster"))?;
+            input
+                .cluster(&stated)
+                .map_err(|why| NotConverted::impossible(&path, why))?
         }
     };
     let namespace = namespace.unwrap_or_else(|| {
@@ -119,7 +138,11 @@ fn files(
     if stated.is_empty() {
         stated.push(single);
     }
-    spec.lose(&["sourceHydrator"], "has no counterpart; name the branch that it writes in source", told);
+    spec.lose(
+        &["sourceHydrator"],
+        "has no counterpart; name the branch that it writes in source",
+        told,
+    );
     let origins = stated
         .iter_mut()
         .map(|fields| origin::read(fields, &service.namespace, input, told))
@@ -130,13 +153,23 @@ fn files(
     let mut own: Option<&Origin> = None;
     for (origin, mut fields) in origins.iter().zip(stated) {
         if origin.has_files {
-            let mut around = Around { input, origins: &origins, origin, release, mounts: &mut mounts };
+            let mut around = Around {
+                input,
+                origins: &origins,
+                origin,
+                release,
+                mounts: &mut mounts,
+            };
             let rendering = options::convert(&mut fields, &mut around, told)?;
             let mut renderer = rendering.renderer;
             patches.extend(rendering.patches);
             if let Some(own) = own {
                 let folder = format!("{FOLDER}-{}", renderers.len() + 1);
-                let mount = if own.path.is_empty() { folder.clone() } else { format!("{}/{folder}", own.path) };
+                let mount = if own.path.is_empty() {
+                    folder.clone()
+                } else {
+                    format!("{}/{folder}", own.path)
+                };
                 beside.push(mounted(origin, &mount));
                 renderer.insert("path".to_owned(), folder.into());
             } else {
@@ -176,14 +209,21 @@ fn files(
 
 /// Whether a source is needed. One that is only named for files that nothing refers to is not.
 fn is_used(origin: &Origin, service: &Service) -> bool {
-    let beside = service.spec.get("sources").and_then(Value::as_array).into_iter().flatten();
+    let beside = service
+        .spec
+        .get("sources")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     service.spec["sourceRef"] == origin.reference
         || beside.into_iter().any(|source| source["sourceRef"] == origin.reference)
 }
 
 fn mounted(origin: &Origin, mount: &str) -> Value {
-    let mut source =
-        Map::from_iter([("sourceRef".to_owned(), origin.reference.clone()), ("mountPath".to_owned(), mount.into())]);
+    let mut source = Map::from_iter([
+        ("sourceRef".to_owned(), origin.reference.clone()),
+        ("mountPath".to_owned(), mount.into()),
+    ]);
     match &origin.chart {
         Some(chart) => drop(source.insert("chart".to_owned(), chart.clone())),
         None if !origin.path.is_empty() => drop(source.insert("path".to_owned(), origin.path.clone().into())),
@@ -244,7 +284,11 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
             _ => told.note(&path, format!("{} has no counterpart", super::short(&option))),
         }
     }
-    policy.pass(&["retry"], "no counterpart: what fails is tried again without an end", told);
+    policy.pass(
+        &["retry"],
+        "no counterpart: what fails is tried again without an end",
+        told,
+    );
     policy.lose(
         &["managedNamespaceMetadata"],
         "has no counterpart in a service; state the namespace with its labels in a ManagedNamespace, or among the manifests",
@@ -291,7 +335,11 @@ fn ignored(
                 told.lose(&path, format!("{CANT}, and newer versions would set them"));
             }
         }
-        let pointers: Vec<String> = pointed.into_iter().flatten().chain(read.into_iter().flatten()).collect();
+        let pointers: Vec<String> = pointed
+            .into_iter()
+            .flatten()
+            .chain(read.into_iter().flatten())
+            .collect();
         if is_plain && !(pointers.is_empty() && managers.is_empty()) {
             for (field, texts) in [("jsonPointers", pointers), ("managedFieldsManagers", managers)] {
                 if !texts.is_empty() {
@@ -302,7 +350,10 @@ fn ignored(
         }
     }
     if !is_whole {
-        told.note(&all, format!("{CANT}: drift is reported, and not corrected, until spec.apply.drift says otherwise"));
+        told.note(
+            &all,
+            format!("{CANT}: drift is reported, and not corrected, until spec.apply.drift says otherwise"),
+        );
     }
     if !made.is_empty() {
         if !keeps {

@@ -76,7 +76,11 @@ fn policies(spec: &mut Fields, told: &mut Told) -> Result<(), NotConverted> {
         told,
     );
     spec.pass(
-        &["ignoreApplicationDifferences", "preservedFields", "applyNestedSelectors"],
+        &[
+            "ignoreApplicationDifferences",
+            "preservedFields",
+            "applyNestedSelectors",
+        ],
         "no counterpart: suspend and pin of one service are free, all else is the set's",
         told,
     );
@@ -88,11 +92,19 @@ fn read_generator(mut generator: Fields, go: bool, told: &mut Told) -> Result<Ve
     if !generator.map("selector")?.is_empty() {
         return Err(NotConverted::impossible(format!("{path}.selector"), GENERATE));
     }
-    let (list, clusters, matrix) = (generator.take("list"), generator.take("clusters"), generator.take("matrix"));
+    let (list, clusters, matrix) = (
+        generator.take("list"),
+        generator.take("clusters"),
+        generator.take("matrix"),
+    );
     let (has_list, has_clusters, has_matrix) = (!list.is_null(), !clusters.is_null(), !matrix.is_null());
     let variants = match (has_list, has_clusters, has_matrix) {
         (true, false, false) => read_list(Fields::new(format!("{path}.list"), list)?, told)?,
-        (false, true, false) => vec![read_clusters(Fields::new(format!("{path}.clusters"), clusters)?, go, told)?],
+        (false, true, false) => vec![read_clusters(
+            Fields::new(format!("{path}.clusters"), clusters)?,
+            go,
+            told,
+        )?],
         (false, false, true) => read_matrix(Fields::new(format!("{path}.matrix"), matrix)?, go, told)?,
         _ => {
             return Err(NotConverted::impossible(path, GENERATE));
@@ -111,7 +123,10 @@ fn read_list(mut list: Fields, told: &mut Told) -> Result<Vec<Variant>, NotConve
     }
     let path = list.at("elements");
     let read = |element: Value| match element {
-        Value::Object(parameters) => Ok(Variant { parameters, clusters: None }),
+        Value::Object(parameters) => Ok(Variant {
+            parameters,
+            clusters: None,
+        }),
         _ => Err(malformed(&path, "a list of maps")),
     };
     let variants = list.list("elements")?.into_iter().map(read).collect();
@@ -155,7 +170,10 @@ fn read_clusters(mut clusters: Fields, go: bool, told: &mut Told) -> Result<Vari
         parameters.insert("values".to_owned(), filled);
     }
     clusters.finish(told);
-    Ok(Variant { parameters, clusters: Some(selector) })
+    Ok(Variant {
+        parameters,
+        clusters: Some(selector),
+    })
 }
 
 /// Combines each item of the first generator with each of the second. At most one of them selects clusters.
@@ -168,7 +186,10 @@ fn read_matrix(mut matrix: Fields, go: bool, told: &mut Told) -> Result<Vec<Vari
     for generator in inner {
         let next = read_generator(generator, go, told)?;
         let mut joined = Vec::new();
-        for (first, second) in all.iter().flat_map(|first| next.iter().map(move |second| (first, second))) {
+        for (first, second) in all
+            .iter()
+            .flat_map(|first| next.iter().map(move |second| (first, second)))
+        {
             if first.clusters.is_some() && second.clusters.is_some() {
                 return Err(NotConverted::impossible(path, GENERATE));
             }
@@ -177,7 +198,10 @@ fn read_matrix(mut matrix: Fields, go: bool, told: &mut Told) -> Result<Vec<Vari
                 clusters: first.clusters.clone().or_else(|| second.clusters.clone()),
             });
             if joined.len() > MAX_VARIANTS {
-                return Err(NotConverted::impossible(path, format!("they make more than {MAX_VARIANTS} Applications")));
+                return Err(NotConverted::impossible(
+                    path,
+                    format!("they make more than {MAX_VARIANTS} Applications"),
+                ));
             }
         }
         all = joined;
@@ -208,7 +232,11 @@ fn refuse_own_template(generator: &mut Fields) -> Result<(), NotConverted> {
 }
 
 fn differs((path, Unknown(placeholder)): &(String, Unknown)) -> NotConverted {
-    let first = placeholder.trim_start_matches('.').split(['.', ' ']).next().unwrap_or_default();
+    let first = placeholder
+        .trim_start_matches('.')
+        .split(['.', ' '])
+        .next()
+        .unwrap_or_default();
     let why = if OF_A_CLUSTER.contains(&first) {
         format!(
             "{{{{{placeholder}}}}} differs by cluster, and the template of a set is one for all: let files differ by parameters of the set, or make \
@@ -239,7 +267,10 @@ fn build(
         // The destination is the cluster itself. Its other fields are the same on all clusters.
         let mut destination = Fields::new("spec.template.spec.destination", spec["destination"].take())?;
         let to = [destination.text("name")?, destination.text("server")?];
-        let is_each = to.iter().flatten().all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));
+        let is_each = to
+            .iter()
+            .flatten()
+            .all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));
         if !is_each || to.iter().flatten().count() != 1 {
             let why =
                 "the clusters of the generator are not where the Applications go; a set's services go to its clusters";
@@ -248,7 +279,11 @@ fn build(
         spec["destination"] = json!({"namespace": destination.text("namespace")?});
         destination.finish(told);
         let rest = without_cluster(&stated, go);
-        if is_only { name_of(object).to_owned() } else { set_name(&rest, go, &parameters, name_of(object))? }
+        if is_only {
+            name_of(object).to_owned()
+        } else {
+            set_name(&rest, go, &parameters, name_of(object))?
+        }
     } else {
         template::fill(&stated, go, &parameters)
             .map_err(|unknown| differs(&("spec.template.metadata.name".to_owned(), unknown)))?
@@ -258,7 +293,9 @@ fn build(
     template::fill_all(&mut spec, go, &parameters, "spec.template.spec").map_err(|unknown| differs(&unknown))?;
     // Labels that differ by cluster are no loss, because a service names its cluster.
     for field in ["labels", "annotations"] {
-        let Some(texts) = meta[field].as_object_mut() else { continue };
+        let Some(texts) = meta[field].as_object_mut() else {
+            continue;
+        };
         texts.retain(|name, text| {
             let filled = template::fill_all(text, go, &parameters, name).is_ok() && !name.contains("{{");
             if !filled {
@@ -272,13 +309,23 @@ fn build(
     }
     let shown = format!("ApplicationSet {}/{}", namespace_of(object), name_of(object));
     let shown = if is_only { shown } else { format!("{shown}, {name}") };
-    let given = Given { path: "spec.template.spec", shown, name, release, place };
+    let given = Given {
+        path: "spec.template.spec",
+        shown,
+        name,
+        release,
+        place,
+    };
     application::build(&meta, spec, given, input, told)
 }
 
 /// Whether a text is exactly one of these placeholders.
 fn is_whole(text: &str, go: bool, names: &[&str]) -> bool {
-    let inner = text.trim().strip_prefix("{{").and_then(|text| text.strip_suffix("}}")).map(str::trim);
+    let inner = text
+        .trim()
+        .strip_prefix("{{")
+        .and_then(|text| text.strip_suffix("}}"))
+        .map(str::trim);
     let name = inner.and_then(|inner| if go { inner.strip_prefix('.') } else { Some(inner) });
     name.is_some_and(|name| names.contains(&name))
 }
@@ -288,7 +335,9 @@ fn without_cluster(text: &str, go: bool) -> String {
     let mut left = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
-        let Some((inner, after)) = after.split_once("}}") else { break };
+        let Some((inner, after)) = after.split_once("}}") else {
+            break;
+        };
         left.push_str(before);
         let placeholder = format!("{{{{{inner}}}}}");
         if !is_whole(&placeholder, go, &["name", "nameNormalized", "server"]) {

@@ -39,7 +39,10 @@ pub(super) fn convert(
     around: &mut Around<'_>,
     told: &mut Told,
 ) -> Result<Rendering, NotConverted> {
-    let mut rendering = Rendering { renderer: Map::new(), patches: Vec::new() };
+    let mut rendering = Rendering {
+        renderer: Map::new(),
+        patches: Vec::new(),
+    };
     let (helm, kustomize, directory) = (fields.map("helm")?, fields.map("kustomize")?, fields.map("directory")?);
     if !fields.map("plugin")?.is_empty() {
         let why = "a plugin is a program of Argo CD; install it for agents, as docs/renderers.md says, and name it in spec.renderers";
@@ -69,7 +72,9 @@ fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: 
     let recurse = directory.flag("recurse")?;
     let mut options = Map::new();
     for field in ["include", "exclude"] {
-        let Some(glob) = directory.text(field)?.filter(|glob| !glob.is_empty()) else { continue };
+        let Some(glob) = directory.text(field)?.filter(|glob| !glob.is_empty()) else {
+            continue;
+        };
         match patterns(&glob, recurse) {
             Some(patterns) => drop(options.insert(field.to_owned(), patterns.into())),
             None => told.lose(
@@ -80,7 +85,10 @@ fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: 
     }
     let jsonnet = directory.map("jsonnet")?;
     if !jsonnet.is_empty() {
-        told.lose(&jsonnet.path, "Jsonnet is rendered by a plugin of the agent, as docs/renderers.md says");
+        told.lose(
+            &jsonnet.path,
+            "Jsonnet is rendered by a plugin of the agent, as docs/renderers.md says",
+        );
     }
     directory.finish(told);
     if !is_stated {
@@ -150,10 +158,26 @@ fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result
         }
     }
     helm.pass(&["version"], "no counterpart: charts are rendered by Helm 4", told);
-    helm.pass(&["passCredentials"], "is said by spec.passCredentials of the HelmRepository", told);
-    helm.lose(&["fileParameters"], "has no counterpart; state the file's content in a values file", told);
-    helm.lose(&["kubeVersion", "apiVersions"], "has no counterpart: charts see what the cluster has", told);
-    helm.lose(&["namespace"], "has no counterpart: charts see the service's target namespace", told);
+    helm.pass(
+        &["passCredentials"],
+        "is said by spec.passCredentials of the HelmRepository",
+        told,
+    );
+    helm.lose(
+        &["fileParameters"],
+        "has no counterpart; state the file's content in a values file",
+        told,
+    );
+    helm.lose(
+        &["kubeVersion", "apiVersions"],
+        "has no counterpart: charts see what the cluster has",
+        told,
+    );
+    helm.lose(
+        &["namespace"],
+        "has no counterpart: charts see the service's target namespace",
+        told,
+    );
     helm.finish(told);
     Ok(options)
 }
@@ -164,15 +188,21 @@ fn values_files(helm: &mut Fields, around: &mut Around<'_>, told: &mut Told) -> 
     let mut files = Vec::new();
     for file in helm.texts("valueFiles")? {
         if has_variable(&file) || file.contains("://") || file.contains('*') {
-            told.lose(&path, format!("{} is no file of a source by its name; name one", super::short(&file)));
+            told.lose(
+                &path,
+                format!("{} is no file of a source by its name; name one", super::short(&file)),
+            );
             continue;
         }
         let (origin, file) = match file.strip_prefix('$') {
             None => (around.origin, place(&around.origin.path, &file)),
             Some(named) => {
                 let (name, file) = named.split_once('/').unwrap_or((named, ""));
-                let origin =
-                    around.origins.iter().find(|origin| origin.name.as_deref() == Some(name)).ok_or_else(|| {
+                let origin = around
+                    .origins
+                    .iter()
+                    .find(|origin| origin.name.as_deref() == Some(name))
+                    .ok_or_else(|| {
                         NotConverted::impossible(&path, format!("${} is no ref of another source", super::short(name)))
                     })?;
                 (origin, clean_path(file))
@@ -185,7 +215,8 @@ fn values_files(helm: &mut Fields, around: &mut Around<'_>, told: &mut Told) -> 
         let below = if own.path.is_empty() {
             Some(file.as_str())
         } else {
-            file.strip_prefix(own.path.as_str()).and_then(|rest| rest.strip_prefix('/'))
+            file.strip_prefix(own.path.as_str())
+                .and_then(|rest| rest.strip_prefix('/'))
         };
         files.push(match below.filter(|_| is_own) {
             Some(below) => below.into(),
@@ -197,7 +228,11 @@ fn values_files(helm: &mut Fields, around: &mut Around<'_>, told: &mut Told) -> 
 
 /// Path relative to the folder or, with a leading `/`, to the root.
 fn place(folder: &str, file: &str) -> Option<String> {
-    if file.starts_with('/') { clean_path(file) } else { clean_path(&format!("{folder}/{file}")) }
+    if file.starts_with('/') {
+        clean_path(file)
+    } else {
+        clean_path(&format!("{folder}/{file}"))
+    }
 }
 
 /// Values in order of precedence, the highest last: a YAML text, a map, and single parameters.
@@ -229,7 +264,10 @@ fn values(helm: &mut Fields, around: &Around<'_>, told: &mut Told) -> Result<Map
         parameter.finish(told);
         match set_parameter(&name, &value, is_text).filter(|_| !has_variable(&value)) {
             Some(one) => merge_values(&mut values, one),
-            None => told.lose(&path, "names lists, or what Argo CD alone knows; state the values in values"),
+            None => told.lose(
+                &path,
+                "names lists, or what Argo CD alone knows; state the values in values",
+            ),
         }
     }
     Ok(values)
@@ -260,7 +298,10 @@ fn set_parameter(name: &str, value: &str, is_text: bool) -> Option<Map<String, V
         text if is_number => json!(text.parse::<i64>().ok()?),
         text => json!(text.replace("\\,", ",")),
     };
-    let nested = keys.into_iter().rev().fold(read, |value, key| Value::from(Map::from_iter([(key, value)])));
+    let nested = keys
+        .into_iter()
+        .rev()
+        .fold(read, |value, key| Value::from(Map::from_iter([(key, value)])));
     match nested {
         Value::Object(values) => Some(values),
         _ => None,
@@ -291,7 +332,10 @@ fn of_kustomize(
         }
     }
     let components = kustomize.texts("components")?;
-    for (field, items) in [("images", images), ("components", components.into_iter().map(Value::from).collect())] {
+    for (field, items) in [
+        ("images", images),
+        ("components", components.into_iter().map(Value::from).collect()),
+    ] {
         if !items.is_empty() {
             options.insert(field.to_owned(), items.into());
         }
@@ -306,9 +350,17 @@ fn of_kustomize(
         );
     }
     common(&mut kustomize, changes, told)?;
-    kustomize.pass(&["ignoreMissingComponents"], "no counterpart: a component that is missing is an error", told);
+    kustomize.pass(
+        &["ignoreMissingComponents"],
+        "no counterpart: a component that is missing is an error",
+        told,
+    );
     kustomize.pass(&["version"], "no counterpart: folders are built by Kustomize 5.8", told);
-    kustomize.lose(&["kubeVersion", "apiVersions"], "has no counterpart: charts see what the cluster has", told);
+    kustomize.lose(
+        &["kubeVersion", "apiVersions"],
+        "has no counterpart: charts see what the cluster has",
+        told,
+    );
     kustomize.finish(told);
     Ok(options)
 }
@@ -329,11 +381,16 @@ fn replicas(
             _ => None,
         };
         replica.finish(told);
-        let Some(count) = count else { return Err(malformed(&format!("{path}.count"), "a number")) };
+        let Some(count) = count else {
+            return Err(malformed(&format!("{path}.count"), "a number"));
+        };
         let patch = json!([{"op": "add", "path": "/spec/replicas", "value": count}]).to_string();
         let name = format!("{}{name}{}", affix("namePrefix"), affix("nameSuffix")).replace('.', "\\.");
         changes.push(json!({"target": {"kind": SCALED, "name": name}, "patch": patch}));
-        told.note(&path, "becomes a patch of the rendered objects: its target needs the rendered name");
+        told.note(
+            &path,
+            "becomes a patch of the rendered objects: its target needs the rendered name",
+        );
     }
     Ok(())
 }
@@ -363,7 +420,11 @@ fn common(kustomize: &mut Fields, changes: &mut Vec<Value>, told: &mut Told) -> 
         );
     }
     kustomize.pass(
-        &["forceCommonLabels", "forceCommonAnnotations", "commonAnnotationsEnvsubst"],
+        &[
+            "forceCommonLabels",
+            "forceCommonAnnotations",
+            "commonAnnotationsEnvsubst",
+        ],
         "no counterpart",
         told,
     );
@@ -428,9 +489,18 @@ mod tests {
     fn images_are_read_as_kustomize_reads_them() {
         for (text, image) in [
             ("nginx:1.27", json!({"name": "nginx", "newTag": "1.27"})),
-            ("r.example.com:5000/a/b:2", json!({"name": "r.example.com:5000/a/b", "newTag": "2"})),
-            ("nginx=r.example.com/nginx:1", json!({"name": "nginx", "newName": "r.example.com/nginx", "newTag": "1"})),
-            ("nginx=r.example.com:5000/nginx", json!({"name": "nginx", "newName": "r.example.com:5000/nginx"})),
+            (
+                "r.example.com:5000/a/b:2",
+                json!({"name": "r.example.com:5000/a/b", "newTag": "2"}),
+            ),
+            (
+                "nginx=r.example.com/nginx:1",
+                json!({"name": "nginx", "newName": "r.example.com/nginx", "newTag": "1"}),
+            ),
+            (
+                "nginx=r.example.com:5000/nginx",
+                json!({"name": "nginx", "newName": "r.example.com:5000/nginx"}),
+            ),
             ("nginx@sha256:ab", json!({"name": "nginx", "digest": "sha256:ab"})),
         ] {
             assert_eq!(read_image(text), Some(image), "{text}");

@@ -34,7 +34,9 @@ pub(super) fn read(
     told: &mut Told,
 ) -> Result<Origin, NotConverted> {
     let at = fields.path.clone();
-    let url = fields.text("repoURL")?.ok_or_else(|| NotConverted::Malformed(format!("{at}.repoURL is missing")))?;
+    let url = fields
+        .text("repoURL")?
+        .ok_or_else(|| NotConverted::Malformed(format!("{at}.repoURL is missing")))?;
     let revision = fields.text("targetRevision")?;
     let chart = fields.text("chart")?;
     let stated = fields.text("path")?;
@@ -59,7 +61,14 @@ pub(super) fn read(
         spec.insert("ref".to_owned(), reference.clone());
     }
     let chart = chart.map(|name| json!({"name": name, "version": revision.as_deref().unwrap_or("*")}));
-    let object_name = name_source(kind, namespace, &url, reference.as_ref(), &Value::from(spec.clone()), input)?;
+    let object_name = name_source(
+        kind,
+        namespace,
+        &url,
+        reference.as_ref(),
+        &Value::from(spec.clone()),
+        input,
+    )?;
     if let Some(secret) = input.credentials(&url) {
         let what = format!(
             "Argo CD has its credentials in Secret {secret}; bring them into namespace {namespace} of the hub and name them in \
@@ -92,7 +101,9 @@ fn of_artifact(revision: Option<&str>) -> Option<Value> {
 /// A branch, a tag, a commit or a range of tags. Argo CD determines which by asking the repository. None: the default
 /// branch.
 fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<Value>, NotConverted> {
-    let Some(revision) = revision.filter(|revision| *revision != "HEAD") else { return Ok(None) };
+    let Some(revision) = revision.filter(|revision| *revision != "HEAD") else {
+        return Ok(None);
+    };
     if let Some(branch) = revision.strip_prefix("refs/heads/") {
         return Ok(Some(json!({"branch": branch})));
     }
@@ -116,7 +127,10 @@ fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<
         return Ok(Some(json!({"tag": revision})));
     }
     if is_hex && revision.len() >= 7 {
-        return Err(NotConverted::impossible(path, "a commit is named by all of its 40 digits"));
+        return Err(NotConverted::impossible(
+            path,
+            "a commit is named by all of its 40 digits",
+        ));
     }
     told.note(path, format!("{revision} is taken for a branch"));
     Ok(Some(json!({"branch": revision})))
@@ -134,7 +148,9 @@ fn is_range(revision: &str) -> bool {
 fn looks_like_version(revision: &str) -> bool {
     let numbers = |text: &str| {
         let parts: Vec<&str> = text.strip_prefix('v').unwrap_or(text).split('.').collect();
-        let are_numbers = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        let are_numbers = parts
+            .iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
         if are_numbers { parts.len() } else { 0 }
     };
     let first = revision.split(['-', '+']).next().unwrap_or_default();
@@ -152,15 +168,27 @@ fn name_source(
     spec: &Value,
     input: &mut Input<'_>,
 ) -> Result<String, NotConverted> {
-    let address = url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').trim_end_matches(".git");
+    let address = url
+        .split_once("://")
+        .map_or(url, |(_, rest)| rest)
+        .trim_end_matches('/')
+        .trim_end_matches(".git");
     let mut parts: Vec<&str> = address.split(['/', ':']).filter(|part| !part.is_empty()).collect();
     let followed = reference.and_then(|reference| reference.as_object()?.values().next()?.as_str());
     let tail = parts.split_off(parts.len().saturating_sub(2));
     let mut name = slug(&tail.join("-"));
     if let Some(followed) = followed {
-        name = format!("{name}-{}", slug(&followed.replace("sha256:", "").chars().take(20).collect::<String>()));
+        name = format!(
+            "{name}-{}",
+            slug(&followed.replace("sha256:", "").chars().take(20).collect::<String>())
+        );
     }
-    let name = name.chars().take(MAX_NAME).collect::<String>().trim_matches(['-', '.']).to_owned();
+    let name = name
+        .chars()
+        .take(MAX_NAME)
+        .collect::<String>()
+        .trim_matches(['-', '.'])
+        .to_owned();
     let key = spec.to_string();
     let is_usable = |name: &str| is_object_name(name);
     let free = is_usable(&name) && input.taken.is_free_for((kind.as_str(), namespace, &name), &key);
@@ -169,7 +197,9 @@ fn name_source(
         name
     } else {
         let start: String = name.chars().take(MAX_NAME - 13).collect();
-        format!("{}-{}", start.trim_matches(['-', '.']), Digest::of(&key).short()).trim_matches('-').to_owned()
+        format!("{}-{}", start.trim_matches(['-', '.']), Digest::of(&key).short())
+            .trim_matches('-')
+            .to_owned()
     };
     input.taken.claim((kind.as_str(), namespace, &name), &key, url)?;
     Ok(name)
@@ -207,7 +237,11 @@ mod tests {
             ("*", true, false),
             ("feature/x", false, false),
         ] {
-            assert_eq!((is_range(revision), looks_like_version(revision)), (range, version), "{revision}");
+            assert_eq!(
+                (is_range(revision), looks_like_version(revision)),
+                (range, version),
+                "{revision}"
+            );
         }
     }
 

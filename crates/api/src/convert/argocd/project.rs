@@ -52,16 +52,24 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let project = name_of(object);
     let namespace = input.namespace(project);
     if namespace.contains('.') || namespace.len() > 63 {
-        return Err(NotConverted::impossible("metadata.name", "no namespace can be called so; name one with -n"));
+        return Err(NotConverted::impossible(
+            "metadata.name",
+            "no namespace can be called so; name one with -n",
+        ));
     }
 
-    let mut grant =
-        Map::from_iter([("namespaces".to_owned(), json!([namespace])), ("verbs".to_owned(), json!(["deploy"]))]);
+    let mut grant = Map::from_iter([
+        ("namespaces".to_owned(), json!([namespace])),
+        ("verbs".to_owned(), json!(["deploy"])),
+    ]);
     if let Some(prefixes) = sources(&mut spec, &mut told)? {
         grant.insert("allowedSources".to_owned(), json!(prefixes));
     }
     kinds(&mut spec, &mut grant, &mut told)?;
-    grant.insert("serviceAccountName".to_owned(), account(&mut spec, input, &mut told)?.into());
+    grant.insert(
+        "serviceAccountName".to_owned(),
+        account(&mut spec, input, &mut told)?.into(),
+    );
     let clusters = destinations(&mut spec, input, &mut told)?;
     others(&mut spec, &namespace, &mut told);
     spec.finish(&mut told);
@@ -70,7 +78,9 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let is_only = clusters.len() == 1;
     for (cluster, targets) in clusters {
         let mut grant = grant.clone();
-        let selector = cluster.as_ref().map_or_else(|| json!({}), |name| json!({"matchLabels": {LABEL: name}}));
+        let selector = cluster
+            .as_ref()
+            .map_or_else(|| json!({}), |name| json!({"matchLabels": {LABEL: name}}));
         grant.insert("clusterSelector".to_owned(), selector);
         if let Some(targets) = targets {
             grant.insert("targetNamespaces".to_owned(), json!(targets));
@@ -110,13 +120,18 @@ fn sources(spec: &mut Fields, told: &mut Told) -> Result<Option<Vec<String>>, No
         let prefix = repository.strip_suffix("/**").or_else(|| repository.strip_suffix("/*"));
         let body = prefix.unwrap_or(repository);
         if body.contains(['*', '?', '[', '{', '!']) {
-            let why =
-                format!("{} can't be said: a grant has addresses, or beginnings of them", super::short(repository));
+            let why = format!(
+                "{} can't be said: a grant has addresses, or beginnings of them",
+                super::short(repository)
+            );
             return Err(NotConverted::impossible(path, why));
         }
         match prefix {
             Some(prefix) => {
-                told.note(&path, format!("{} allows all that is below it, at any depth", super::short(repository)));
+                told.note(
+                    &path,
+                    format!("{} allows all that is below it, at any depth", super::short(repository)),
+                );
                 prefixes.push(format!("{prefix}/"));
             }
             None => prefixes.push(body.trim_end_matches(".git").to_owned()),
@@ -155,7 +170,12 @@ fn kinds(spec: &mut Fields, grant: &mut Map<String, Value>, told: &mut Told) -> 
         (_, Kinds::All) => {}
         (_, Kinds::Some(allowed)) => {
             let is_allowed = |kind: &&str| allowed.iter().any(|allowed| allowed.trim_end_matches('.') == *kind);
-            denied.extend(CLUSTER_SCOPED.iter().filter(|kind| !is_allowed(kind)).map(ToString::to_string));
+            denied.extend(
+                CLUSTER_SCOPED
+                    .iter()
+                    .filter(|kind| !is_allowed(kind))
+                    .map(ToString::to_string),
+            );
             told.note(
                 &cluster_path,
                 "Kubernetes' other kinds without a namespace are denied by name; of custom ones the account must have no right",
@@ -179,7 +199,10 @@ enum Kinds {
 fn read_kinds(spec: &mut Fields, name: &str) -> Result<Kinds, NotConverted> {
     let mut kinds = Vec::new();
     for mut item in spec.maps(name)? {
-        let (group, kind) = (item.text("group")?.unwrap_or_default(), item.text("kind")?.unwrap_or_default());
+        let (group, kind) = (
+            item.text("group")?.unwrap_or_default(),
+            item.text("kind")?.unwrap_or_default(),
+        );
         let is_named = item.text("name")?.is_some() || !item.is_empty();
         if (group.as_str(), kind.as_str()) == ("*", "*") && !is_named {
             return Ok(Kinds::All);
@@ -218,7 +241,10 @@ fn account(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result<Stri
             Ok(account.clone())
         }
         [account] => Ok(account.clone()),
-        _ => Err(NotConverted::impossible(path, "a grant names one account; make one grant for each of these by hand")),
+        _ => Err(NotConverted::impossible(
+            path,
+            "a grant names one account; make one grant for each of these by hand",
+        )),
     }
 }
 
@@ -235,7 +261,10 @@ fn destinations(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result
         let stated = name.filter(|name| name != "*" || server.is_none()).or(server);
         let stated = stated.ok_or_else(|| NotConverted::impossible(&path, "it names no cluster"))?;
         if (stated != "*" && stated.contains('*')) || stated.starts_with('!') || namespace.starts_with('!') {
-            return Err(NotConverted::impossible(path, "a grant can't say «all but», nor part of an address"));
+            return Err(NotConverted::impossible(
+                path,
+                "a grant can't say «all but», nor part of an address",
+            ));
         }
         let cluster = if stated == "*" {
             None
@@ -263,7 +292,10 @@ fn destinations(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result
         }
     }
     if clusters.is_empty() {
-        return Err(NotConverted::impossible("spec.destinations", "it names none, so that nothing can be deployed"));
+        return Err(NotConverted::impossible(
+            "spec.destinations",
+            "it names none, so that nothing can be deployed",
+        ));
     }
     Ok(clusters)
 }
@@ -279,11 +311,27 @@ fn cluster_name(stated: &str, input: &Input<'_>) -> Result<String, String> {
 
 fn others(spec: &mut Fields, namespace: &str, told: &mut Told) {
     spec.pass(&["description"], "no counterpart: only people read it", told);
-    spec.pass(&["roles"], &format!("are RoleBindings of the hub in namespace {namespace}"), told);
-    spec.pass(&["sourceNamespaces"], "no counterpart: a service is of the namespace that it is in", told);
-    spec.pass(&["orphanedResources"], "no counterpart: objects that a service has not applied are ignored", told);
+    spec.pass(
+        &["roles"],
+        &format!("are RoleBindings of the hub in namespace {namespace}"),
+        told,
+    );
+    spec.pass(
+        &["sourceNamespaces"],
+        "no counterpart: a service is of the namespace that it is in",
+        told,
+    );
+    spec.pass(
+        &["orphanedResources"],
+        "no counterpart: objects that a service has not applied are ignored",
+        told,
+    );
     spec.lose(&["syncWindows"], "become ChangeWindows; write them by hand", told);
-    spec.lose(&["signatureKeys"], "become spec.verify of each GitRepository; state them there", told);
+    spec.lose(
+        &["signatureKeys"],
+        "become spec.verify of each GitRepository; state them there",
+        told,
+    );
     spec.lose(
         &["permitOnlyProjectScopedClusters"],
         "has no counterpart; let the grants select only such clusters",

@@ -55,7 +55,9 @@ fn look_up(inner: &str, go: bool, parameters: &Value) -> Option<String> {
         return None;
     }
     // Without Go templates, a name with dots is one key.
-    let value = parameters.get(path).or_else(|| path.split('.').try_fold(parameters, |value, part| value.get(part)))?;
+    let value = parameters
+        .get(path)
+        .or_else(|| path.split('.').try_fold(parameters, |value, part| value.get(part)))?;
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -66,7 +68,11 @@ fn look_up(inner: &str, go: bool, parameters: &Value) -> Option<String> {
 
 /// Joins the parameters of two generators. The later take precedence.
 pub(super) fn join(first: &Map<String, Value>, second: &Map<String, Value>) -> Map<String, Value> {
-    first.iter().chain(second).map(|(name, value)| (name.clone(), value.clone())).collect()
+    first
+        .iter()
+        .chain(second)
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -24,8 +24,14 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let reference = chart(&mut spec, object, &mut service, &mut helm, input, &mut told)?;
     workload::depends_on(&mut spec, object, &mut service, input, &mut told)?;
     let target = spec.text("targetNamespace")?;
-    helm.insert("releaseName".to_owned(), release_name(&mut spec, object, target.as_deref())?.into());
-    service.set("targetNamespace", target.unwrap_or_else(|| namespace_of(object).to_owned()));
+    helm.insert(
+        "releaseName".to_owned(),
+        release_name(&mut spec, object, target.as_deref())?.into(),
+    );
+    service.set(
+        "targetNamespace",
+        target.unwrap_or_else(|| namespace_of(object).to_owned()),
+    );
     values(&mut spec, object, &mut helm, input, &mut told)?;
     post_renderers(&mut spec, &mut helm, &mut told)?;
 
@@ -61,7 +67,9 @@ fn chart(
     }
     let kind = reference.text("kind")?.unwrap_or_default();
     let name = reference.text("name")?.unwrap_or_default();
-    let namespace = reference.text("namespace")?.unwrap_or_else(|| namespace_of(object).to_owned());
+    let namespace = reference
+        .text("namespace")?
+        .unwrap_or_else(|| namespace_of(object).to_owned());
     let path = reference.path.clone();
     reference.take("apiVersion");
     reference.finish(told);
@@ -90,7 +98,9 @@ fn named_chart(
     told: &mut Told,
 ) -> Result<Reference, NotConverted> {
     if !stated.map("verify")?.is_empty() {
-        return Err(NotConverted::Verification { why: "signatures of charts are not verified" });
+        return Err(NotConverted::Verification {
+            why: "signatures of charts are not verified",
+        });
     }
     let reference = workload::source(stated.map("sourceRef")?, object, service, input, told)?;
     service.set("sourceRef", reference.to_json());
@@ -103,7 +113,10 @@ fn named_chart(
         String::new()
     } else {
         let Some(folder) = clean_path(&chart) else {
-            return Err(NotConverted::impossible(stated.at("chart"), "it leads out of the repository"));
+            return Err(NotConverted::impossible(
+                stated.at("chart"),
+                "it leads out of the repository",
+            ));
         };
         if strategy.as_deref() != Some("Revision") {
             let path = stated.at("reconcileStrategy");
@@ -116,7 +129,11 @@ fn named_chart(
         folder
     };
     values_files(&mut stated, &folder, service, helm, told)?;
-    stated.pass(&["interval", "suspend"], "no counterpart: the source has the interval", told);
+    stated.pass(
+        &["interval", "suspend"],
+        "no counterpart: the source has the interval",
+        told,
+    );
     stated.finish(told);
     Ok(reference)
 }
@@ -139,12 +156,22 @@ fn values_files(
         return Ok(());
     }
     let outside = || NotConverted::impossible(&path, "one of them leads out of the repository");
-    let mut clean = files.iter().map(|file| clean_path(file).ok_or_else(outside)).collect::<Result<Vec<_>, _>>()?;
-    let own = if folder.is_empty() { "values.yaml".to_owned() } else { format!("{folder}/values.yaml") };
+    let mut clean = files
+        .iter()
+        .map(|file| clean_path(file).ok_or_else(outside))
+        .collect::<Result<Vec<_>, _>>()?;
+    let own = if folder.is_empty() {
+        "values.yaml".to_owned()
+    } else {
+        format!("{folder}/values.yaml")
+    };
     if clean.first() == Some(&own) {
         clean.remove(0);
     } else {
-        told.lose(&path, "come on top of the chart's own values.yaml here, and replace it in Flux; name that first");
+        told.lose(
+            &path,
+            "come on top of the chart's own values.yaml here, and replace it in Flux; name that first",
+        );
     }
     let mut mounts = Mounts::default();
     let reference = service.spec["sourceRef"].clone();
@@ -165,7 +192,11 @@ fn values_files(
 
 /// Path of a file relative to a folder that contains it.
 fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
-    if folder.is_empty() { Some(file) } else { file.strip_prefix(folder)?.strip_prefix('/') }
+    if folder.is_empty() {
+        Some(file)
+    } else {
+        file.strip_prefix(folder)?.strip_prefix('/')
+    }
 }
 
 /// Release name as Flux composes it: `[TARGET-]NAME`, cut with a hash at the end if it is too long.
@@ -282,7 +313,10 @@ fn drift(mut detection: Fields, service: &mut Service, told: &mut Told) -> Resul
         );
     }
     if service.apply.contains_key("ignoreDifferences") {
-        told.note(&format!("{path}.ignore"), "these fields are left as they are when a newer version is applied, too");
+        told.note(
+            &format!("{path}.ignore"),
+            "these fields are left as they are when a newer version is applied, too",
+        );
     }
     // By default, changes by others are reverted.
     if mode != "Correct" {
@@ -318,7 +352,10 @@ fn actions(
     }
     if upgrade.flag("force")? {
         service.apply.insert("immutable".to_owned(), "Recreate".into());
-        told.note("spec.upgrade.force", "an object is recreated only where it can't be changed");
+        told.note(
+            "spec.upgrade.force",
+            "an object is recreated only where it can't be changed",
+        );
     }
     upgrade.lose(
         &["preserveValues"],
@@ -360,11 +397,22 @@ fn actions(
             "has no counterpart: no test of the chart runs, rather than all; spec.tests of the service can name some",
         );
     }
-    test.pass(&["ignoreFailures"], "no counterpart: a test that fails fails the version", told);
+    test.pass(
+        &["ignoreFailures"],
+        "no counterpart: a test that fails fails the version",
+        told,
+    );
     test.pass(&["timeout"], "no counterpart", told);
     test.finish(told);
     spec.pass(
-        &["rollback", "uninstall", "maxHistory", "storageNamespace", "persistentClient", "waitStrategy"],
+        &[
+            "rollback",
+            "uninstall",
+            "maxHistory",
+            "storageNamespace",
+            "persistentClient",
+            "waitStrategy",
+        ],
         "no counterpart: no release is kept in the cluster, and the hub keeps the last 20 versions",
         told,
     );

@@ -27,7 +27,10 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     service.set("sourceRef", reference.to_json());
     let path = spec.text("path")?.unwrap_or_default();
     let Some(path) = clean_path(&path) else {
-        return Err(NotConverted::impossible(spec.at("path"), "it leads out of the repository"));
+        return Err(NotConverted::impossible(
+            spec.at("path"),
+            "it leads out of the repository",
+        ));
     };
     service.set("path", path);
     workload::depends_on(&mut spec, object, &mut service, input, &mut told)?;
@@ -58,13 +61,20 @@ fn rendering(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Resul
     }
     for (field, items) in [
         ("images", patches::images(spec, told)?),
-        ("components", spec.texts("components")?.into_iter().map(Value::from).collect()),
+        (
+            "components",
+            spec.texts("components")?.into_iter().map(Value::from).collect(),
+        ),
     ] {
         if !items.is_empty() {
             options.insert(field.to_owned(), items.into());
         }
     }
-    spec.pass(&["ignoreMissingComponents"], "no counterpart: a component that is missing is an error", told);
+    spec.pass(
+        &["ignoreMissingComponents"],
+        "no counterpart: a component that is missing is an error",
+        told,
+    );
     if !options.is_empty() {
         let stated: Vec<String> = options.keys().map(|name| spec.at(name)).collect();
         told.note(
@@ -120,8 +130,15 @@ fn substitutions(spec: &mut Fields, service: &mut Service, told: &mut Told) -> R
         let kind = from.text("kind")?.unwrap_or_default();
         let name = from.text("name")?.unwrap_or_default();
         let field = if kind == "Secret" { "secret" } else { "configMap" };
-        told.note(&from.path, format!("{kind} {name} has to be in namespace {} of the hub", service.namespace));
-        from.pass(&["optional"], "no counterpart: without the object the service is held as it is", told);
+        told.note(
+            &from.path,
+            format!("{kind} {name} has to be in namespace {} of the hub", service.namespace),
+        );
+        from.pass(
+            &["optional"],
+            "no counterpart: without the object the service is held as it is",
+            told,
+        );
         from.finish(told);
         parameters.push(json!({"from": {field: name}}));
     }
@@ -154,7 +171,11 @@ fn applying(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result
 }
 
 fn health(spec: &mut Fields, told: &mut Told) -> Result<(), NotConverted> {
-    spec.pass(&["healthChecks", "wait"], "no counterpart is needed: the health of every object counts", told);
+    spec.pass(
+        &["healthChecks", "wait"],
+        "no counterpart is needed: the health of every object counts",
+        told,
+    );
     spec.pass(
         &["healthCheckExprs"],
         "have other names than ours; state them in spec.health of the service, with `self.status` for `status`",

@@ -31,13 +31,21 @@ const OF_THE_WAY: [&str; 5] = [
 /// Advice for fields that ours lack.
 const INSTEAD: [(&str, &str); 4] = [
     ("spec.ignore", "let services name folders with only their own files"),
-    ("spec.include", "name the other repository in spec.sources of the services"),
-    ("spec.ref.semverFilter", "state a range that leaves out the other versions"),
+    (
+        "spec.include",
+        "name the other repository in spec.sources of the services",
+    ),
+    (
+        "spec.ref.semverFilter",
+        "state a range that leaves out the other versions",
+    ),
     ("spec.sparseCheckout", "let services name these folders"),
 ];
 /// Whether an object is one of Flux's sources, convertible or not.
 pub fn is_flux_source(object: &Value) -> bool {
-    object["apiVersion"].as_str().is_some_and(|version| version.split('/').next() == Some(FLUX_GROUP))
+    object["apiVersion"]
+        .as_str()
+        .is_some_and(|version| version.split('/').next() == Some(FLUX_GROUP))
 }
 
 /// Converts a GitRepository, HelmRepository or OCIRepository of Flux.
@@ -46,14 +54,20 @@ pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
         return Err(NotConverted::Foreign("Flux"));
     }
     let kind = object["kind"].as_str().unwrap_or_default();
-    let no_counterpart = |why| NotConverted::NoCounterpart { kind: kind.chars().take(64).collect(), why };
-    let known = SourceKind::ALL.into_iter().find(|known| known.as_str() == kind).ok_or_else(|| {
-        no_counterpart(match kind {
-            "HelmChart" => "a chart is named by the service that needs it, in spec.chart",
-            "Bucket" => "files come from Git, Helm or a registry",
-            _ => "only repositories are sources",
-        })
-    })?;
+    let no_counterpart = |why| NotConverted::NoCounterpart {
+        kind: kind.chars().take(64).collect(),
+        why,
+    };
+    let known = SourceKind::ALL
+        .into_iter()
+        .find(|known| known.as_str() == kind)
+        .ok_or_else(|| {
+            no_counterpart(match kind {
+                "HelmChart" => "a chart is named by the service that needs it, in spec.chart",
+                "Bucket" => "files come from Git, Helm or a registry",
+                _ => "only repositories are sources",
+            })
+        })?;
     let mut told = Told::default();
     let mut spec = object["spec"].clone();
     check_verification(known, &spec)?;
@@ -86,7 +100,9 @@ pub(super) fn place_in(namespace: &str, object: &Value, input: &mut Input<'_>) -
         let kind = one["kind"].as_str().unwrap_or_default();
         let shown = format!("{kind} {}/{}", namespace_of(object), name_of(object));
         // Equal repositories of several namespaces become one.
-        input.taken.claim((kind, namespace, name_of(one)), &one["spec"].to_string(), &shown)?;
+        input
+            .taken
+            .claim((kind, namespace, name_of(one)), &one["spec"].to_string(), &shown)?;
     }
     Ok(converted)
 }
@@ -98,14 +114,20 @@ fn check_verification(kind: SourceKind, spec: &Value) -> Result<(), NotConverted
         return Ok(());
     }
     if schema(kind)["properties"]["verify"].is_null() {
-        return Err(NotConverted::Verification { why: "signatures of this kind are not verified" });
+        return Err(NotConverted::Verification {
+            why: "signatures of this kind are not verified",
+        });
     }
     if kind == SourceKind::OciRepository {
         if verify["provider"].as_str().unwrap_or("cosign") != "cosign" {
-            return Err(NotConverted::Verification { why: "only cosign's signatures are verified" });
+            return Err(NotConverted::Verification {
+                why: "only cosign's signatures are verified",
+            });
         }
         if verify["secretRef"].is_null() {
-            return Err(NotConverted::Verification { why: "signatures are verified with given keys only" });
+            return Err(NotConverted::Verification {
+                why: "signatures are verified with given keys only",
+            });
         }
     }
     Ok(())
@@ -141,7 +163,9 @@ fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
     }
     if kind == SourceKind::GitRepository && (stated.is_null() || *stated == json!({})) {
         *stated = json!({"branch": DEFAULT_BRANCH});
-        notes.push(format!("spec.ref.branch: {DEFAULT_BRANCH} is stated, as Flux follows it unasked"));
+        notes.push(format!(
+            "spec.ref.branch: {DEFAULT_BRANCH} is stated, as Flux follows it unasked"
+        ));
     }
     let Some(fields) = stated.as_object_mut() else { return };
     if let Some(first) = order.iter().find(|name| fields.contains_key(**name)) {
@@ -193,7 +217,9 @@ fn note_secrets(spec: &Value, notes: &mut Vec<String>) {
         ("verify.secretRef", "/verify/secretRef/name"),
     ] {
         if let Some(name) = spec.pointer(path).and_then(Value::as_str) {
-            notes.push(format!("spec.{field}: Secret {name} has to be in the same namespace of the hub"));
+            notes.push(format!(
+                "spec.{field}: Secret {name} has to be in the same namespace of the hub"
+            ));
         }
     }
 }
@@ -266,8 +292,10 @@ mod tests {
                 "spec.ref.branch: left out, since commit comes before it",
                 "spec.secretRef: Secret git has to be in the same namespace of the hub",
             ],
-            &["spec.sparseCheckout: has no counterpart, and without it something else would be applied; \
-               let services name these folders"],
+            &[
+                "spec.sparseCheckout: has no counterpart, and without it something else would be applied; \
+               let services name these folders",
+            ],
         );
         check(
             "GitRepository",
@@ -305,14 +333,19 @@ mod tests {
                 "spec.ref.tag: left out, since semver comes before it",
                 "spec.verify.secretRef: Secret keys has to be in the same namespace of the hub",
             ],
-            &["spec.ref.semverFilter: has no counterpart, and without it something else would be applied; \
-               state a range that leaves out the other versions"],
+            &[
+                "spec.ref.semverFilter: has no counterpart, and without it something else would be applied; \
+               state a range that leaves out the other versions",
+            ],
         );
     }
 
     #[test]
     fn what_flux_takes_for_granted_is_stated_and_what_it_ignores_is_no_loss() {
-        for spec in [json!({"url": "https://h/a"}), json!({"url": "https://h/a", "ref": {"branch": ""}})] {
+        for spec in [
+            json!({"url": "https://h/a"}),
+            json!({"url": "https://h/a", "ref": {"branch": ""}}),
+        ] {
             let stated = json!({"url": "https://h/a", "ref": {"branch": "master"}});
             let note = "spec.ref.branch: master is stated, as Flux follows it unasked";
             check("GitRepository", spec, stated, &[note], &[]);
@@ -324,12 +357,18 @@ mod tests {
             &["spec.ref.semverFilter: left out, since no range is followed"],
             &[],
         );
-        for spec in [json!({"url": "oci://h/a"}), json!({"url": "oci://h/a", "ref": {"tag": ""}})] {
+        for spec in [
+            json!({"url": "oci://h/a"}),
+            json!({"url": "oci://h/a", "ref": {"tag": ""}}),
+        ] {
             check("OCIRepository", spec, json!({"url": "oci://h/a"}), &[], &[]);
         }
         // A field that is unknown here.
         let converted = convert(&flux("HelmRepository", json!({"url": "https://h", "new": {"a": 1}}))).unwrap();
-        assert!(converted.losses[0].starts_with("spec.new: has no counterpart"), "{converted:?}");
+        assert!(
+            converted.losses[0].starts_with("spec.new: has no counterpart"),
+            "{converted:?}"
+        );
     }
 
     #[test]
@@ -339,18 +378,33 @@ mod tests {
             json!({"provider": "cosign", "matchOIDCIdentity": []}),
         ] {
             let object = flux("OCIRepository", json!({"url": "oci://h/a", "verify": verify}));
-            assert!(matches!(convert(&object), Err(NotConverted::Verification { .. })), "{object}");
+            assert!(
+                matches!(convert(&object), Err(NotConverted::Verification { .. })),
+                "{object}"
+            );
         }
     }
 
     #[test]
     fn other_objects_are_named() {
-        assert_eq!(convert(&json!({"apiVersion": "v1", "kind": "Secret"})), Err(NotConverted::Foreign("Flux")));
+        assert_eq!(
+            convert(&json!({"apiVersion": "v1", "kind": "Secret"})),
+            Err(NotConverted::Foreign("Flux"))
+        );
         assert_eq!(convert(&json!("x")), Err(NotConverted::Foreign("Flux")));
         for kind in ["HelmChart", "Bucket", "ExternalArtifact"] {
-            assert!(matches!(convert(&flux(kind, json!({}))), Err(NotConverted::NoCounterpart { .. })), "{kind}");
+            assert!(
+                matches!(convert(&flux(kind, json!({}))), Err(NotConverted::NoCounterpart { .. })),
+                "{kind}"
+            );
         }
-        assert!(matches!(convert(&flux("GitRepository", json!({"url": 1}))), Err(NotConverted::Malformed(_))));
-        assert!(matches!(convert(&flux("HelmRepository", json!({}))), Err(NotConverted::Malformed(_))));
+        assert!(matches!(
+            convert(&flux("GitRepository", json!({"url": 1}))),
+            Err(NotConverted::Malformed(_))
+        ));
+        assert!(matches!(
+            convert(&flux("HelmRepository", json!({}))),
+            Err(NotConverted::Malformed(_))
+        ));
     }
 }

@@ -41,9 +41,16 @@ pub(super) fn begin(
 }
 
 fn claim(object: &Value, service: &Service, input: &mut Input<'_>) -> Result<(), NotConverted> {
-    let shown = format!("{} {}/{}", object["kind"].as_str().unwrap_or_default(), namespace_of(object), name_of(object));
+    let shown = format!(
+        "{} {}/{}",
+        object["kind"].as_str().unwrap_or_default(),
+        namespace_of(object),
+        name_of(object)
+    );
     // People would confuse a set and a service of one name.
-    input.taken.claim(("ServiceDeployment", &service.namespace, &service.name), &shown, &shown)
+    input
+        .taken
+        .claim(("ServiceDeployment", &service.namespace, &service.name), &shown, &shown)
 }
 
 fn place(spec: &mut Fields, input: &Input<'_>) -> Result<Place, NotConverted> {
@@ -51,7 +58,11 @@ fn place(spec: &mut Fields, input: &Input<'_>) -> Result<Place, NotConverted> {
     let path = config.path.clone();
     if config.is_empty() {
         let why = "objects of Flux don't say which cluster they are of; name it with --cluster, or several with --cluster-selector";
-        return input.terms.place.clone().ok_or_else(|| NotConverted::impossible("spec", why));
+        return input
+            .terms
+            .place
+            .clone()
+            .ok_or_else(|| NotConverted::impossible("spec", why));
     }
     let mut name = String::new();
     for field in ["secretRef", "configMapRef"] {
@@ -71,7 +82,9 @@ fn place(spec: &mut Fields, input: &Input<'_>) -> Result<Place, NotConverted> {
 /// The grant determines the service account.
 fn account(spec: &mut Fields, object: &Value, service: &Service, told: &mut Told) -> Result<(), NotConverted> {
     let path = spec.at("serviceAccountName");
-    let Some(name) = spec.text("serviceAccountName")? else { return Ok(()) };
+    let Some(name) = spec.text("serviceAccountName")? else {
+        return Ok(());
+    };
     if service.namespace == ADMIN_NAMESPACE {
         let why = format!(
             "services of {ADMIN_NAMESPACE} act with all rights of the agent; convert it into another namespace, with -n"
@@ -79,7 +92,13 @@ fn account(spec: &mut Fields, object: &Value, service: &Service, told: &mut Told
         told.lose(&path, why);
     } else {
         let account = format!("{}/{name}", namespace_of(object));
-        told.note(&path, format!("the ClusterGrant of namespace {} has to name {account}", service.namespace));
+        told.note(
+            &path,
+            format!(
+                "the ClusterGrant of namespace {} has to name {account}",
+                service.namespace
+            ),
+        );
     }
     Ok(())
 }
@@ -92,7 +111,9 @@ fn common_metadata(spec: &mut Fields, service: &mut Service, told: &mut Told) ->
     };
     let (labels, annotations) = (texts("labels"), texts("annotations"));
     common.finish(told);
-    service.patches.extend(super::super::patches::of_metadata(labels, annotations));
+    service
+        .patches
+        .extend(super::super::patches::of_metadata(labels, annotations));
     Ok(())
 }
 
@@ -115,10 +136,15 @@ pub(super) fn source(
     reference.take("apiVersion");
     let kind = reference.text("kind")?.unwrap_or_default();
     let name = reference.text("name")?.unwrap_or_default();
-    let namespace = reference.text("namespace")?.unwrap_or_else(|| namespace_of(object).to_owned());
+    let namespace = reference
+        .text("namespace")?
+        .unwrap_or_else(|| namespace_of(object).to_owned());
     reference.finish(told);
     if !["GitRepository", "HelmRepository", "OCIRepository"].contains(&kind.as_str()) {
-        let why = format!("{} is no kind of source here; files come from Git, Helm or a registry", super::short(&kind));
+        let why = format!(
+            "{} is no kind of source here; files come from Git, Helm or a registry",
+            super::short(&kind)
+        );
         return Err(NotConverted::impossible(path, why));
     }
     let shown = format!("{kind} {namespace}/{name}");
@@ -126,9 +152,16 @@ pub(super) fn source(
         input.taken.claim((&kind, &service.namespace, &name), &shown, &shown)?;
         told.note(
             &path,
-            format!("{shown} of the cluster has to be in namespace {} of the hub, under this name", service.namespace),
+            format!(
+                "{shown} of the cluster has to be in namespace {} of the hub, under this name",
+                service.namespace
+            ),
         );
-        return Ok(Reference { kind, name, copy: Vec::new() });
+        return Ok(Reference {
+            kind,
+            name,
+            copy: Vec::new(),
+        });
     };
     let converted = source::place_in(&service.namespace, theirs, input)
         .map_err(|why| NotConverted::impossible(&path, format!("{shown} is not converted: {why}")))?;
@@ -140,10 +173,21 @@ pub(super) fn source(
     }
     let is_elsewhere = input.namespace(&namespace) != service.namespace;
     if is_elsewhere {
-        told.note(&path, format!("{shown} is written into namespace {} of the hub too", service.namespace));
-        converted.notes.iter().filter(|note| note.contains(": Secret ")).for_each(|note| told.note(&path, note));
+        told.note(
+            &path,
+            format!("{shown} is written into namespace {} of the hub too", service.namespace),
+        );
+        converted
+            .notes
+            .iter()
+            .filter(|note| note.contains(": Secret "))
+            .for_each(|note| told.note(&path, note));
     }
-    Ok(Reference { kind, name, copy: if is_elsewhere { converted.objects } else { Vec::new() } })
+    Ok(Reference {
+        kind,
+        name,
+        copy: if is_elsewhere { converted.objects } else { Vec::new() },
+    })
 }
 
 impl Reference {
@@ -164,7 +208,9 @@ pub(super) fn depends_on(
     for mut other in spec.maps("dependsOn")? {
         let path = other.path.clone();
         let name = other.text("name")?.unwrap_or_default();
-        let namespace = other.text("namespace")?.unwrap_or_else(|| namespace_of(object).to_owned());
+        let namespace = other
+            .text("namespace")?
+            .unwrap_or_else(|| namespace_of(object).to_owned());
         if other.text("readyExpr")?.is_some() {
             told.lose(
                 &other.at("readyExpr"),
@@ -179,8 +225,13 @@ pub(super) fn depends_on(
             told.lose(&path, why);
             continue;
         }
-        let theirs =
-            find(input.objects, group_of(object), object["kind"].as_str().unwrap_or_default(), &namespace, &name);
+        let theirs = find(
+            input.objects,
+            group_of(object),
+            object["kind"].as_str().unwrap_or_default(),
+            &namespace,
+            &name,
+        );
         let is_remote = theirs.is_some_and(|theirs| !theirs["spec"]["kubeConfig"].is_null());
         let kind = match &input.terms.place {
             Some(Place::Clusters(_)) if !is_remote => "ServiceSet",

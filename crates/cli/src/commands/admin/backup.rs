@@ -45,7 +45,9 @@ pub async fn write(hub: &LocalHub, file: &Path, force: bool, with_keys: bool) ->
         true => Destination::Stream(Box::new(io::stdout())),
         false => Destination::File { path: file, force },
     };
-    let copied = archive::backup_to(&hub.location, to, &enclosed).await.map_err(|error| failed(ATTEMPT, &error))?;
+    let copied = archive::backup_to(&hub.location, to, &enclosed)
+        .await
+        .map_err(|error| failed(ATTEMPT, &error))?;
     if with_keys {
         check_keys(hub, &enclosed)?;
     }
@@ -71,10 +73,11 @@ fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
     };
     match seal(&now) == seal(enclosed) {
         true => Ok(()),
-        false => {
-            Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"))
-                .next("make it again: the file lacks the key"))
-        }
+        false => Err(Failure::new(
+            exit::CONFLICT,
+            format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"),
+        )
+        .next("make it again: the file lacks the key")),
     }
 }
 
@@ -88,16 +91,33 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
     hub.target.require(hub.rights_to_enter()).await?;
     hub.find().await?;
     let mut part = beside(file)?;
-    let command = ["farwater", "admin", "backup", "--data-dir", names::DATA, "--with-keys", "-"];
-    hub.run("make the backup in the hub's pod", &command, u64::MAX, part.as_file_mut()).await?;
+    let command = [
+        "farwater",
+        "admin",
+        "backup",
+        "--data-dir",
+        names::DATA,
+        "--with-keys",
+        "-",
+    ];
+    hub.run(
+        "make the backup in the hub's pod",
+        &command,
+        u64::MAX,
+        part.as_file_mut(),
+    )
+    .await?;
 
     let verified = archive::verify(part.path()).and_then(|copied| Ok((copied, archive::enclosed(part.path())?)));
     let (copied, enclosed) = verified
         .map_err(|error| failed("take the backup from the hub's pod", &error).next("try again: nothing was written"))?;
     if enclosed.is_empty() {
-        return Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub gave none of its keys"))
-            .evidence("its image is older than this program")
-            .next("make it with the program of the hub's version"));
+        return Err(Failure::new(
+            exit::CONFLICT,
+            format!("can't {ATTEMPT}: the hub gave none of its keys"),
+        )
+        .evidence("its image is older than this program")
+        .next("make it with the program of the hub's version"));
     }
 
     let wrong = |error: &io::Error| Failure::file("write", file, error);
@@ -115,7 +135,11 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
     let bytes = kept.metadata().map_or(0, |file| file.len());
 
     print(&described(&copied))?;
-    say(&format!("wrote {} ({:.1} MB); {KEYS_WARNING}", file.display(), bytes as f64 / 1e6));
+    say(&format!(
+        "wrote {} ({:.1} MB); {KEYS_WARNING}",
+        file.display(),
+        bytes as f64 / 1e6
+    ));
     Ok(())
 }
 
@@ -129,17 +153,28 @@ impl Shelf {
     pub fn of(file: &Path, keep: Option<u16>, now: Timestamp) -> Result<Self> {
         if !file.is_dir() {
             return match keep {
-                Some(_) => Err(Failure::usage(format!("--keep needs a folder, and {} is none", file.display()))),
-                None => Ok(Self { file: file.to_owned(), keep: None }),
+                Some(_) => Err(Failure::usage(format!(
+                    "--keep needs a folder, and {} is none",
+                    file.display()
+                ))),
+                None => Ok(Self {
+                    file: file.to_owned(),
+                    keep: None,
+                }),
             };
         }
         let name = format!("{PREFIX}{}{SUFFIX}", now.strftime("%Y%m%dT%H%M%SZ"));
-        Ok(Self { file: file.join(name), keep: keep.map(|keep| (file.to_owned(), keep.into())) })
+        Ok(Self {
+            file: file.join(name),
+            keep: keep.map(|keep| (file.to_owned(), keep.into())),
+        })
     }
 
     /// Deletes old backups, once the new one exists.
     pub fn tidy(&self) -> Result<()> {
-        let Some((folder, keep)) = &self.keep else { return Ok(()) };
+        let Some((folder, keep)) = &self.keep else {
+            return Ok(());
+        };
         let read = |error: io::Error| Failure::file("read", folder, &error);
         let mut names = Vec::new();
         for entry in fs::read_dir(folder).map_err(read)? {
@@ -176,7 +211,10 @@ fn beside(file: &Path) -> Result<NamedTempFile> {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => ".".into(),
     };
-    let made = tempfile::Builder::new().prefix(".farwater-backup-").suffix(".part").tempfile_in(&folder);
+    let made = tempfile::Builder::new()
+        .prefix(".farwater-backup-")
+        .suffix(".part")
+        .tempfile_in(&folder);
     made.map_err(|error| Failure::file("write into", &folder, &error))
 }
 
@@ -188,21 +226,27 @@ pub struct Spooled {
 impl Spooled {
     /// Reads standard input, of exactly `size` bytes if that is known, so that a broken stream is detected at once.
     pub fn read(folder: &Path, size: Option<u64>) -> Result<Self> {
-        let spooled = Self { path: folder.join("restore.part") };
+        let spooled = Self {
+            path: folder.join("restore.part"),
+        };
         let wrong = |error: io::Error| Failure::file("keep the backup in", &spooled.path, &error);
         // The remains of a killed attempt would fill the volume, and may have another mode.
         match fs::remove_file(&spooled.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(wrong(error)),
             _ => {}
         }
-        let made = fs::File::options().write(true).create_new(true).mode(0o600).open(&spooled.path);
+        let made = fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&spooled.path);
         let mut file = made.map_err(wrong)?;
         let mut input = io::stdin().lock().take(size.unwrap_or(u64::MAX));
         let copied = io::copy(&mut input, &mut file).map_err(wrong)?;
         match size {
-            Some(size) if copied < size => {
-                Err(Failure::usage(format!("standard input ended after {copied} of {size} bytes")))
-            }
+            Some(size) if copied < size => Err(Failure::usage(format!(
+                "standard input ended after {copied} of {size} bytes"
+            ))),
             _ => Ok(spooled),
         }
     }

@@ -53,5 +53,7 @@ pub fn keys(attempt: &str, error: &EnclosedError) -> Failure {
 }
 
 fn in_use(attempt: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::new(exit::CONFLICT, format!("can't {attempt}")).evidence(chain(error)).next("stop the hub first")
+    Failure::new(exit::CONFLICT, format!("can't {attempt}"))
+        .evidence(chain(error))
+        .next("stop the hub first")
 }

@@ -10,7 +10,14 @@ pub const NAME: &str = "farwater-hub-restore";
 pub const COMPONENT: &str = "hub-restore";
 
 /// Fields of a container that serves, which this one doesn't.
-const SERVING: [&str; 6] = ["args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
+const SERVING: [&str; 6] = [
+    "args",
+    "ports",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
@@ -33,7 +40,9 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
 
     let mut pod = spec["template"]["spec"].clone();
     let containers = pod["containers"].as_array().cloned().unwrap_or_default();
-    let hub = containers.into_iter().find(|container| container["name"] == names::CONTAINER);
+    let hub = containers
+        .into_iter()
+        .find(|container| container["name"] == names::CONTAINER);
     let mut container = hub.ok_or(Unfit::NoContainer)?;
     if let Some(fields) = container.as_object_mut() {
         fields.retain(|name, _| !SERVING.contains(&name.as_str()));
@@ -50,7 +59,13 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     }
 
     let mut volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
-    volumes.extend(spec["volumeClaimTemplates"].as_array().into_iter().flatten().map(|claim| volume(&set, claim)));
+    volumes.extend(
+        spec["volumeClaimTemplates"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|claim| volume(&set, claim)),
+    );
     pod["volumes"] = json!(volumes);
     let labels = json!({
         "app.kubernetes.io/name": "farwater", "app.kubernetes.io/component": COMPONENT,
@@ -75,7 +90,10 @@ mod tests {
 
     fn set(hub: &Hub) -> StatefulSet {
         let objects = hub.objects();
-        let set = objects.into_iter().find(|object| object["kind"] == "StatefulSet").unwrap();
+        let set = objects
+            .into_iter()
+            .find(|object| object["kind"] == "StatefulSet")
+            .unwrap();
         serde_json::from_value(set).unwrap()
     }
 
@@ -87,15 +105,22 @@ mod tests {
     fn it_is_the_hubs_pod_with_another_command() {
         let hub = Hub {
             image: "registry.example/hub:1".to_owned(),
-            database: Database::Postgres { secret: "database".to_owned() },
-            tls: Tls::Secret { name: "served".to_owned() },
+            database: Database::Postgres {
+                secret: "database".to_owned(),
+            },
+            tls: Tls::Secret {
+                name: "served".to_owned(),
+            },
             ..Hub::default()
         };
         let pod = helper(&set(&hub));
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["image"], "registry.example/hub:1");
         assert_eq!(container["command"], json!(["farwater", "admin"]));
-        assert_eq!((&container["stdin"], &container["stdinOnce"]), (&json!(true), &json!(true)));
+        assert_eq!(
+            (&container["stdin"], &container["stdinOnce"]),
+            (&json!(true), &json!(true))
+        );
         for gone in SERVING {
             assert!(container.get(gone).is_none(), "{gone}");
         }
@@ -105,7 +130,11 @@ mod tests {
         let claim = volumes.iter().find(|volume| volume["name"] == "data").unwrap();
         assert_eq!(claim["persistentVolumeClaim"]["claimName"], "data-farwater-hub-0");
         let mounted = container["volumeMounts"].as_array().unwrap();
-        assert!(mounted.iter().any(|mount| mount["name"] == "data" && mount["mountPath"] == names::DATA));
+        assert!(
+            mounted
+                .iter()
+                .any(|mount| mount["name"] == "data" && mount["mountPath"] == names::DATA)
+        );
         // What a restricted namespace requires, and a label that the hub's own Service must not select.
         assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
         assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/component"], COMPONENT);
@@ -121,7 +150,10 @@ mod tests {
         let pod = &mut changed["spec"]["template"]["spec"];
         pod["tolerations"] = json!([{"key": "dedicated", "operator": "Exists"}]);
         pod["imagePullSecrets"] = json!([{"name": "registry"}]);
-        pod["containers"].as_array_mut().unwrap().insert(0, json!({"name": "sidecar", "image": "proxy"}));
+        pod["containers"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, json!({"name": "sidecar", "image": "proxy"}));
         let pod = helper(&serde_json::from_value(changed).unwrap());
         assert_eq!(pod["spec"]["tolerations"][0]["key"], "dedicated");
         assert_eq!(pod["spec"]["imagePullSecrets"][0]["name"], "registry");

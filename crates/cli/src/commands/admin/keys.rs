@@ -94,9 +94,15 @@ impl Command {
     /// The subcommand as it is run in the hub's pod.
     fn words(&self) -> Result<Vec<&'static str>> {
         Ok(match self {
-            Self::List { output: Answer::Text, .. } => vec!["keys", "list"],
-            Self::List { output: Answer::Json, .. } => vec!["keys", "list", "-o", "json"],
-            Self::List { output: Answer::Yaml, .. } => vec!["keys", "list", "-o", "yaml"],
+            Self::List {
+                output: Answer::Text, ..
+            } => vec!["keys", "list"],
+            Self::List {
+                output: Answer::Json, ..
+            } => vec!["keys", "list", "-o", "json"],
+            Self::List {
+                output: Answer::Yaml, ..
+            } => vec!["keys", "list", "-o", "yaml"],
             Self::Rotate { key, .. } => vec!["keys", "rotate", key.word()],
             Self::Revoke { force: false, .. } => vec!["keys", "revoke"],
             Self::Revoke { force: true, .. } => vec!["keys", "revoke", "--force"],
@@ -163,7 +169,10 @@ fn describe(request: &Request) -> String {
         parts.push("makes a new authority, which issues the server's certificate".to_owned());
     }
     if !request.announced.is_empty() {
-        parts.push(format!("announces {} more authorities to agents", request.announced.len()));
+        parts.push(format!(
+            "announces {} more authorities to agents",
+            request.announced.len()
+        ));
     }
     if request.revoke {
         parts.push("retires all older keys".to_owned());
@@ -192,7 +201,13 @@ impl ClusterRow {
             Standing::Foreign => "has newer keys than this hub",
         };
         let agent_keys_since = Timestamp::from_second(row.since).ok();
-        Self { namespace: row.namespace, name: row.name, state, succession: row.sequence, agent_keys_since }
+        Self {
+            namespace: row.namespace,
+            name: row.name,
+            state,
+            succession: row.sequence,
+            agent_keys_since,
+        }
     }
 }
 
@@ -221,9 +236,13 @@ struct Listed {
 
 async fn read(of: &LocalHub) -> Result<Listed> {
     let keys = KeyList::read(&of.data_dir).map_err(|error| unreadable(&error))?;
-    let clusters = read_cluster_keys(&of.location).await.map_err(|error| opening("read the database", &error))?;
+    let clusters = read_cluster_keys(&of.location)
+        .await
+        .map_err(|error| opening("read the database", &error))?;
     let clusters = clusters.into_iter().map(|row| ClusterRow::new(&keys, row)).collect();
-    let data_keys = read_data_keys(&of.location).await.map_err(|error| opening("read the database", &error))?;
+    let data_keys = read_data_keys(&of.location)
+        .await
+        .map_err(|error| opening("read the database", &error))?;
     let data_keys = data_keys.into_iter().rev().map(|key| DataKey {
         number: key.number,
         state: if key.is_in_use { "in use" } else { "replaced" },
@@ -231,7 +250,13 @@ async fn read(of: &LocalHub) -> Result<Listed> {
         since: Timestamp::from_second(key.created).ok().filter(|_| key.created > 0),
     });
     let data_keys = data_keys.collect();
-    Ok(Listed { succession: keys.sequence, keys: keys.rows, data_keys, requested: keys.requested, clusters })
+    Ok(Listed {
+        succession: keys.sequence,
+        keys: keys.rows,
+        data_keys,
+        requested: keys.requested,
+        clusters,
+    })
 }
 
 async fn list(of: &LocalHub, output: Answer) -> Result<()> {
@@ -246,11 +271,23 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
     let mut keys = Table::new(["kind", "id", "state", "age", "ends"].map(Column::fixed).to_vec());
     for row in &listed.keys {
         let ends = row.ends.map_or_else(String::new, date);
-        keys.push([row.kind.to_owned(), row.id.clone(), row.state.to_owned(), age(row.since, now), ends]);
+        keys.push([
+            row.kind.to_owned(),
+            row.id.clone(),
+            row.state.to_owned(),
+            age(row.since, now),
+            ends,
+        ]);
     }
     for key in &listed.data_keys {
         let rows = format!("{}, {} rows", key.state, key.rows);
-        keys.push(["data-key".to_owned(), key.number.to_string(), rows, age(key.since, now), String::new()]);
+        keys.push([
+            "data-key".to_owned(),
+            key.number.to_string(),
+            rows,
+            age(key.since, now),
+            String::new(),
+        ]);
     }
     print(&keys.render(terminal))?;
     if !listed.clusters.is_empty() {
@@ -283,7 +320,10 @@ fn age(since: Option<Timestamp>, now: Timestamp) -> String {
 async fn revoke(of: &LocalHub, force: bool) -> Result<()> {
     let listed = read(of).await?;
     let behind: Vec<_> = listed.clusters.iter().filter(|row| row.state != "current").collect();
-    let names: Vec<_> = behind.iter().map(|row| format!("{}/{}", row.namespace, row.name)).collect();
+    let names: Vec<_> = behind
+        .iter()
+        .map(|row| format!("{}/{}", row.namespace, row.name))
+        .collect();
     if !names.is_empty() && !force {
         let count = names.len();
         return Err(Failure::new(
@@ -293,9 +333,15 @@ async fn revoke(of: &LocalHub, force: bool) -> Result<()> {
         .evidence(names.join(", "))
         .next("wait for their agents, or use --force and join them again: {program} cluster join NAME"));
     }
-    if listed.requested.as_ref().is_some_and(|request| request.signing_key || request.authority) {
-        return Err(Failure::new(exit::CONFLICT, "new keys are requested, and no agent uses them yet")
-            .next("restart the hub first, and revoke once all clusters are current"));
+    if listed
+        .requested
+        .as_ref()
+        .is_some_and(|request| request.signing_key || request.authority)
+    {
+        return Err(
+            Failure::new(exit::CONFLICT, "new keys are requested, and no agent uses them yet")
+                .next("restart the hub first, and revoke once all clusters are current"),
+        );
     }
     tell(&request(&of.data_dir, Change::Revoke)?);
     if !names.is_empty() {

@@ -59,15 +59,18 @@ pub struct RestoreArgs {
 
 pub async fn run(args: &RestoreArgs, connect: &ConnectArgs) -> Result<()> {
     match args.to.place(connect).await? {
-        Place::Here(_) if args.yes || args.timeout.is_some() => {
-            Err(Failure::usage("--yes and --timeout are of a hub in a cluster: they need --context"))
-        }
+        Place::Here(_) if args.yes || args.timeout.is_some() => Err(Failure::usage(
+            "--yes and --timeout are of a hub in a cluster: they need --context",
+        )),
         Place::Here(hub) => here(args, &hub).await,
         Place::Cluster { .. } if args.force || args.size.is_some() || args.seal_key.is_some() => Err(Failure::usage(
             "--force, --size and --seal-key are of a hub on this machine; with --context it is --yes, and backups hold their keys",
         )),
         Place::Cluster { target, namespace } => {
-            let hub = InstalledHub { target: &target, namespace: &namespace };
+            let hub = InstalledHub {
+                target: &target,
+                namespace: &namespace,
+            };
             let wanted = Wanted {
                 keys_only: args.keys_only,
                 accept_damage: args.accept_damage,
@@ -88,7 +91,10 @@ async fn here(args: &RestoreArgs, hub: &LocalHub) -> Result<()> {
         return put(args, hub, &args.file, &enclosed, locked.as_ref()).await;
     }
     if !hub.data_dir.is_dir() {
-        return Err(Failure::usage(format!("there is no directory {}", hub.data_dir.display())));
+        return Err(Failure::usage(format!(
+            "there is no directory {}",
+            hub.data_dir.display()
+        )));
     }
     let locked = lock()?;
     let spooled = Spooled::read(&hub.data_dir, args.size)?;
@@ -129,17 +135,35 @@ async fn put(
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
         None => hub.seal_key().await?,
     };
-    let mut earlier: Vec<[u8; 32]> =
-        args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
-    earlier.extend(staged.iter().flat_map(StagedKeys::seal_keys_of_backup).map(|key| *key.bytes()));
-    let allow = Allow { replace: args.force, damage: args.accept_damage };
+    let mut earlier: Vec<[u8; 32]> = args
+        .seal_key
+        .as_deref()
+        .map(read_seal_key_file)
+        .transpose()?
+        .into_iter()
+        .collect();
+    earlier.extend(
+        staged
+            .iter()
+            .flat_map(StagedKeys::seal_keys_of_backup)
+            .map(|key| *key.bytes()),
+    );
+    let allow = Allow {
+        replace: args.force,
+        damage: args.accept_damage,
+    };
 
     let restored = archive::restore_from(file, &hub.location, &seal_key, &earlier, allow).await;
     let restored = restored.map_err(|error| failed(ATTEMPT, &error))?;
     if let Some(staged) = staged {
         take_place(staged)?;
     }
-    print(&format!("{}epoch {}\nversion {}\n", described(&restored.copied), restored.epoch, restored.counter))?;
+    print(&format!(
+        "{}epoch {}\nversion {}\n",
+        described(&restored.copied),
+        restored.epoch,
+        restored.counter
+    ))?;
     say(&format!(
         "start the hub. Nothing is deleted in a cluster until its Cluster is annotated {}={}",
         farwater_api::CONFIRM_RESTORED,
@@ -157,7 +181,11 @@ fn read_seal_key_file(path: &Path) -> Result<[u8; 32]> {
 fn take_place(staged: StagedKeys) -> Result<()> {
     let taken = staged.take_place().map_err(|error| {
         let failure = keys("put the keys into their place", &error);
-        Failure { code: exit::INTERNAL, ..failure }.next("the rows are restored already: run the same again")
+        Failure {
+            code: exit::INTERNAL,
+            ..failure
+        }
+        .next("the rows are restored already: run the same again")
     })?;
     match taken {
         RestoredKeys::Kept => say("the hub keeps its keys: they are of the same installation, and newer"),

@@ -66,8 +66,12 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
 
     let file = spooled.as_ref().map_or(file, Spooled::path);
     let copied = archive::verify(file).map_err(|error| failed(ATTEMPT, &error))?;
-    let has_keys = !archive::enclosed(file).map_err(|error| failed(ATTEMPT, &error))?.is_empty();
-    let size = std::fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
+    let has_keys = !archive::enclosed(file)
+        .map_err(|error| failed(ATTEMPT, &error))?
+        .is_empty();
+    let size = std::fs::metadata(file)
+        .map_err(|error| Failure::file("read", file, &error))?
+        .len();
 
     hub.target.require(hub.rights_to_replace()).await?;
     let set = hub.find().await?;
@@ -81,7 +85,12 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
     if !wanted.is_agreed {
         ask()?;
     }
-    let restore = Restore { hub, file, pod, longest: Duration::from_secs(longest) };
+    let restore = Restore {
+        hub,
+        file,
+        pod,
+        longest: Duration::from_secs(longest),
+    };
     let outcome = tokio::select! {
         outcome = restore.replace() => outcome,
         _ = tokio::signal::ctrl_c() => Err(Broken::unknown(Failure::new(exit::NO, "it was interrupted"))),
@@ -95,7 +104,16 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
 /// The pod's command. The number of bytes shows when all have arrived, because the end of a connection shows nothing.
 fn command(size: u64, wanted: &Wanted) -> Vec<String> {
     let size = size.to_string();
-    let mut words = vec!["farwater", "admin", "restore", "--data-dir", names::DATA, "--force", "--size", &size];
+    let mut words = vec![
+        "farwater",
+        "admin",
+        "restore",
+        "--data-dir",
+        names::DATA,
+        "--force",
+        "--size",
+        &size,
+    ];
     words.extend(wanted.keys_only.then_some("--keys-only"));
     words.extend(wanted.accept_damage.then_some("--accept-damage"));
     words.push("-");
@@ -124,8 +142,10 @@ fn ask() -> Result<()> {
     match terminal::confirm("Go on?")? {
         Some(true) => Ok(()),
         Some(false) => Err(Failure::new(exit::NO, "nothing was changed")),
-        None => Err(Failure::usage("standard input is not a terminal, so the command can't ask whether to continue")
-            .next("--yes continues without asking")),
+        None => Err(
+            Failure::usage("standard input is not a terminal, so the command can't ask whether to continue")
+                .next("--yes continues without asking"),
+        ),
     }
 }
 
@@ -138,11 +158,17 @@ struct Broken {
 
 impl Broken {
     fn untouched(failure: Failure) -> Self {
-        Self { failure, is_untouched: true }
+        Self {
+            failure,
+            is_untouched: true,
+        }
     }
 
     fn unknown(failure: Failure) -> Self {
-        Self { failure, is_untouched: false }
+        Self {
+            failure,
+            is_untouched: false,
+        }
     }
 }
 
@@ -179,7 +205,10 @@ impl Restore<'_> {
             return Ok(said);
         }
 
-        let reason = ended.reason.filter(|reason| reason != "Error").map(|reason| format!("{reason}: "));
+        let reason = ended
+            .reason
+            .filter(|reason| reason != "Error")
+            .map(|reason| format!("{reason}: "));
         let failure = Failure::new(exit::NO, format!("can't {ATTEMPT}")).evidence(format!(
             "{}{}",
             reason.unwrap_or_default(),
@@ -201,7 +230,9 @@ impl Restore<'_> {
         made.map_err(|error| self.hub.target.failure("make the pod that restores", &error))?;
         let has_started = async || {
             let pod = self.read_pod().await?;
-            let container = pod.status.and_then(|status| status.container_statuses?.into_iter().next()?.state);
+            let container = pod
+                .status
+                .and_then(|status| status.container_statuses?.into_iter().next()?.state);
             let has = container.is_some_and(|state| state.running.is_some() || state.terminated.is_some());
             Ok(has.then_some(()))
         };
@@ -210,7 +241,13 @@ impl Restore<'_> {
             Failure::new(exit::TIMEOUT, waited).evidence(state)
         };
         let InstalledHub { target, namespace } = self.hub;
-        Pods { target, namespace, component: helper_pod::COMPONENT }.wait(STEP, has_started, late).await
+        Pods {
+            target,
+            namespace,
+            component: helper_pod::COMPONENT,
+        }
+        .wait(STEP, has_started, late)
+        .await
     }
 
     async fn read_pod(&self) -> Result<Pod> {
@@ -229,10 +266,15 @@ impl Restore<'_> {
         let attached = self.hub.pods().attach(helper_pod::NAME, &parameters).await;
         let mut attached = attached.map_err(|error| self.hub.target.failure(attempt, &error))?;
         let broken = |error: io::Error| {
-            Failure::new(exit::UNREACHABLE, format!("can't {attempt}: the connection to its pod broke"))
-                .evidence(error.to_string())
+            Failure::new(
+                exit::UNREACHABLE,
+                format!("can't {attempt}: the connection to its pod broke"),
+            )
+            .evidence(error.to_string())
         };
-        let file = tokio::fs::File::open(self.file).await.map_err(|error| Failure::file("read", self.file, &error))?;
+        let file = tokio::fs::File::open(self.file)
+            .await
+            .map_err(|error| Failure::file("read", self.file, &error))?;
         if let Some(mut input) = attached.stdin() {
             let mut file = BufReader::with_capacity(BUFFER, file);
             tokio::io::copy_buf(&mut file, &mut input).await.map_err(broken)?;
@@ -302,19 +344,26 @@ impl Restore<'_> {
     }
 
     fn by_hand(&self) -> String {
-        self.hub.kubectl(&format!("scale statefulset {} --replicas 1", names::NAME))
+        self.hub
+            .kubectl(&format!("scale statefulset {} --replicas 1", names::NAME))
     }
 
     async fn start_with_new(&self, said: &str) -> Result<()> {
         self.start().await.map_err(|failure| {
-            let cause = format!("the backup is restored, but the hub does not serve it yet: {}", failure.cause);
+            let cause = format!(
+                "the backup is restored, but the hub does not serve it yet: {}",
+                failure.cause
+            );
             let next = failure.next.clone().unwrap_or_else(|| self.by_hand());
             Failure { cause, ..failure }.next(next)
         })?;
         let way_in = self.hub.read_way_in().await?;
         let address = installed_hub::outer_address(&way_in);
         let place = login::remember(&self.hub.target.context, address.unwrap_or(FORWARDED), &way_in)?;
-        say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
+        say(&format!(
+            "the hub is ready; you are signed in as its administrator ({})",
+            place.display()
+        ));
         if let Some(address) = address {
             installed_hub::wait_until_heard(address).await;
         }
@@ -335,7 +384,11 @@ impl Restore<'_> {
     async fn start_again(&self, broken: Broken) -> Failure {
         say("the restore failed; starting the hub with its present data");
         let Broken { failure, is_untouched } = broken;
-        let data = if is_untouched { "nothing of its data was changed" } else { "its data is the old or the backup's" };
+        let data = if is_untouched {
+            "nothing of its data was changed"
+        } else {
+            "its data is the old or the backup's"
+        };
         let next = match self.start().await {
             Ok(()) => {
                 if let Ok(way_in) = self.hub.read_way_in().await
@@ -346,8 +399,14 @@ impl Restore<'_> {
                 format!("{data}, and the hub runs; run the same again")
             }
             Err(started) => {
-                let evidence = started.evidence.map_or(String::new(), |evidence| format!(" ({evidence})"));
-                format!("{data}, but {}{evidence}: run the same again, or {}", started.cause, self.by_hand())
+                let evidence = started
+                    .evidence
+                    .map_or(String::new(), |evidence| format!(" ({evidence})"));
+                format!(
+                    "{data}, but {}{evidence}: run the same again, or {}",
+                    started.cause,
+                    self.by_hand()
+                )
             }
         };
         let own = failure.next.clone().map_or(String::new(), |own| format!("{own}; "));
@@ -357,7 +416,11 @@ impl Restore<'_> {
 
 fn ended(pod: &Pod) -> Option<ContainerStateTerminated> {
     let status = pod.status.as_ref()?;
-    let states = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());
+    let states = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .filter_map(|container| container.state.as_ref());
     if let Some(ended) = states.filter_map(|state| state.terminated.clone()).next() {
         return Some(ended);
     }

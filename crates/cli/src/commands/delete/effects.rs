@@ -41,13 +41,22 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
     let is_empty = looked.objects.is_ok_and(<[_]>::is_empty);
     match looked.objects {
         Ok([]) => told.push(format!("no object of it is known in cluster {cluster}")),
-        Ok(objects) => told.push(of_objects(policy, &counted(objects.len(), "object"), objects.len(), cluster)),
+        Ok(objects) => told.push(of_objects(
+            policy,
+            &counted(objects.len(), "object"),
+            objects.len(),
+            cluster,
+        )),
         Err(why) => {
             told.push(of_objects(policy, "all its objects", 2, cluster));
             told.push(format!("these objects can't be listed: {why}"));
         }
     }
-    let protected = looked.objects.unwrap_or_default().iter().filter(|one| is_protected(&one.object));
+    let protected = looked
+        .objects
+        .unwrap_or_default()
+        .iter()
+        .filter(|one| is_protected(&one.object));
     let protected: Vec<String> = protected.map(|one| one.object.to_string()).collect();
     if policy == DeletionPolicy::Delete && !protected.is_empty() {
         told.push(format!(
@@ -55,7 +64,12 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
             list(&protected)
         ));
     }
-    if let Some(held) = service.status.as_ref().and_then(|status| status.held_prune.as_ref()).filter(|_| !is_empty) {
+    if let Some(held) = service
+        .status
+        .as_ref()
+        .and_then(|status| status.held_prune.as_ref())
+        .filter(|_| !is_empty)
+    {
         let count = counted(usize::try_from(held.count).unwrap_or_default(), "object");
         told.push(match policy {
             DeletionPolicy::Orphan => format!("the prune that waits for an approval is dropped: {count} stay too"),
@@ -75,7 +89,10 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
         told.push(match policy {
             DeletionPolicy::Delete => format!("it is deleted after {}, which depend on it", list(&dependents)),
             DeletionPolicy::Orphan => {
-                format!("newer versions of {} wait for a service of this name", list(&dependents))
+                format!(
+                    "newer versions of {} wait for a service of this name",
+                    list(&dependents)
+                )
             }
         });
     }
@@ -83,7 +100,9 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
         |cluster: &Cluster| holding(cluster.status.iter().flat_map(|status| &status.conditions), "Ready").is_some();
     let waits = policy == DeletionPolicy::Delete && !is_empty;
     if waits && looked.cluster.is_some_and(|cluster| !is_ready(cluster)) {
-        told.push(format!("the agent of cluster {cluster} is silent: the service stays until it is heard"));
+        told.push(format!(
+            "the agent of cluster {cluster} is silent: the service stays until it is heard"
+        ));
     }
     told
 }
@@ -99,13 +118,20 @@ fn of_objects(policy: DeletionPolicy, objects: &str, count: usize, cluster: &str
             )
         }
         DeletionPolicy::Delete => {
-            format!("deletionPolicy Delete: {objects} in cluster {cluster} {} deleted", verb(&count, "is", "are"))
+            format!(
+                "deletionPolicy Delete: {objects} in cluster {cluster} {} deleted",
+                verb(&count, "is", "are")
+            )
         }
     }
 }
 
 pub fn of_set(set: &ServiceSet) -> Vec<String> {
-    let matched = set.status.as_ref().map(|status| status.clusters.matched).unwrap_or_default();
+    let matched = set
+        .status
+        .as_ref()
+        .map(|status| status.clusters.matched)
+        .unwrap_or_default();
     let services = counted(usize::try_from(matched).unwrap_or_default(), "service");
     let objects = match set.spec.deletion_policy {
         DeletionPolicy::Orphan => "deletionPolicy Orphan: their objects stay, and no service manages them any more",
@@ -113,7 +139,10 @@ pub fn of_set(set: &ServiceSet) -> Vec<String> {
             "deletionPolicy Delete: their objects are deleted in every cluster; kinds that hold others wait for your approval"
         }
     };
-    vec![format!("the {services} that it makes are deleted with it"), objects.to_owned()]
+    vec![
+        format!("the {services} that it makes are deleted with it"),
+        objects.to_owned(),
+    ]
 }
 
 pub fn of_managed_namespace(managed: &ManagedNamespace) -> Vec<String> {
@@ -162,7 +191,10 @@ pub fn of_cluster(name: &str, services: Result<(&[String], usize), &str>) -> Vec
 pub fn of_source(url: &str, users: &[String]) -> Vec<String> {
     let mut told = vec![format!("nothing is fetched from {url} any more")];
     if !users.is_empty() {
-        told.push(format!("used by {}: they keep their versions and get no updates", list(users)));
+        told.push(format!(
+            "used by {}: they keep their versions and get no updates",
+            list(users)
+        ));
     }
     told
 }
@@ -192,8 +224,13 @@ pub fn set_uses(set: &ServiceSet, source: &SourceReference) -> bool {
 
 fn states(spec: &Value, source: &SourceReference) -> bool {
     let own = std::iter::once(&spec["sourceRef"]);
-    let more = spec["sources"].as_array().into_iter().flatten().map(|source| &source["sourceRef"]);
-    own.chain(more).any(|one| serde_json::from_value::<SourceReference>(one.clone()).is_ok_and(|one| one == *source))
+    let more = spec["sources"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|source| &source["sourceRef"]);
+    own.chain(more)
+        .any(|one| serde_json::from_value::<SourceReference>(one.clone()).is_ok_and(|one| one == *source))
 }
 
 #[cfg(test)]
@@ -208,7 +245,10 @@ mod tests {
             "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceDeployment", "metadata": {"name": name, "namespace": "team-a"},
             "spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}},
         });
-        object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         serde_json::from_value(object).unwrap()
     }
 
@@ -228,10 +268,17 @@ mod tests {
     }
 
     fn check(more: Value, objects: &[ObjectReport], ready: &str, expected: &[&str]) {
-        let others = [service("api", json!({"dependsOn": [{"name": "web"}]})), service("web", json!({}))];
+        let others = [
+            service("api", json!({"dependsOn": [{"name": "web"}]})),
+            service("web", json!({})),
+        ];
         let web = service("web", more);
-        let looked =
-            Looked { service: &web, cluster: Some(&cluster(ready)), objects: Ok(objects), others: Ok(&others) };
+        let looked = Looked {
+            service: &web,
+            cluster: Some(&cluster(ready)),
+            objects: Ok(objects),
+            others: Ok(&others),
+        };
         assert_eq!(of_service(&looked), expected);
     }
 
@@ -242,12 +289,22 @@ mod tests {
         let stay =
             "deletionPolicy Orphan: 2 objects in cluster east stay as they are, and no service manages them any more";
         check(json!({}), &two, "False", &[stay, waits]);
-        check(json!({}), &[], "True", &["no object of it is known in cluster east", waits]);
+        check(
+            json!({}),
+            &[],
+            "True",
+            &["no object of it is known in cluster east", waits],
+        );
         let deleted = "deletionPolicy Delete: 2 objects in cluster east are deleted";
         let after = "it is deleted after api, which depend on it";
         check(json!({"deletionPolicy": "Delete"}), &two, "True", &[deleted, after]);
         let silent = "the agent of cluster east is silent: the service stays until it is heard";
-        check(json!({"deletionPolicy": "Delete"}), &two, "False", &[deleted, after, silent]);
+        check(
+            json!({"deletionPolicy": "Delete"}),
+            &two,
+            "False",
+            &[deleted, after, silent],
+        );
         let claim = [object("", "PersistentVolumeClaim", "data")];
         check(
             json!({"deletionPolicy": "Delete"}),
@@ -268,13 +325,17 @@ mod tests {
         let none = |_: (&str, &str)| false;
         assert!(is_on(&web, ("team-a", "east"), none) && is_on(&web, ("farwater-admin", "east"), none));
         // Its own namespace has one of that name.
-        assert!(!is_on(&web, ("farwater-admin", "east"), |cluster| cluster == ("team-a", "east")));
+        assert!(!is_on(&web, ("farwater-admin", "east"), |cluster| cluster
+            == ("team-a", "east")));
         assert!(!is_on(&web, ("team-a", "west"), none) && !is_on(&web, ("team-b", "east"), none));
 
         let names: Vec<String> = (0..7).map(|n| format!("team-a/s{n}")).collect();
         let first = |services| of_cluster("east", services)[0].clone();
         assert_eq!(first(Ok((&[], 0))), "no service is on it");
-        assert_eq!(first(Ok((&names[..1], 1))), "1 service is on it: team-a/s0; their sets let go of them");
+        assert_eq!(
+            first(Ok((&names[..1], 1))),
+            "1 service is on it: team-a/s0; their sets let go of them"
+        );
         assert_eq!(
             first(Ok((&names, 2))),
             "7 services are on it: team-a/s0, team-a/s1, team-a/s2, team-a/s3, team-a/s4 and 2 more; their sets let go of 2, and the \
@@ -286,7 +347,12 @@ mod tests {
     #[test]
     fn objects_and_dependents_that_cannot_be_listed_are_not_taken_for_none() {
         let web = service("web", json!({"deletionPolicy": "Delete"}));
-        let looked = Looked { service: &web, cluster: None, objects: Err("forbidden"), others: Err("too slow") };
+        let looked = Looked {
+            service: &web,
+            cluster: None,
+            objects: Err("forbidden"),
+            others: Err("too slow"),
+        };
         let expected = [
             "deletionPolicy Delete: all its objects in cluster east are deleted",
             "these objects can't be listed: forbidden",
@@ -300,15 +366,23 @@ mod tests {
         let mounted =
             json!({"sources": [{"sourceRef": {"kind": "HelmRepository", "name": "charts"}, "mountPath": "charts"}]});
         let web = service("web", mounted.clone());
-        let source = |kind, name: &str| SourceReference { kind, name: name.to_owned() };
-        let (infra, charts) =
-            (source(SourceKind::GitRepository, "infra"), source(SourceKind::HelmRepository, "charts"));
+        let source = |kind, name: &str| SourceReference {
+            kind,
+            name: name.to_owned(),
+        };
+        let (infra, charts) = (
+            source(SourceKind::GitRepository, "infra"),
+            source(SourceKind::HelmRepository, "charts"),
+        );
         assert!(web.spec.uses(&infra) && web.spec.uses(&charts));
         assert!(!web.spec.uses(&source(SourceKind::HelmRepository, "infra")));
         assert!(states(&mounted, &charts) && !states(&mounted, &infra));
         assert!(states(&json!({"sourceRef": {"name": "infra"}}), &infra));
         let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
         assert_eq!(list(&names), "s0, s1, s2, s3, s4 and 2 more");
-        assert_eq!(of_source("u", &names[..1])[1], "used by s0: they keep their versions and get no updates");
+        assert_eq!(
+            of_source("u", &names[..1])[1],
+            "used by s0: they keep their versions and get no updates"
+        );
     }
 }

@@ -25,7 +25,11 @@ struct Left {
 
 impl Left {
     fn waits(why: String) -> Self {
-        Self { state: why.clone(), why, is_stuck: false }
+        Self {
+            state: why.clone(),
+            why,
+            is_stuck: false,
+        }
     }
 }
 
@@ -39,7 +43,10 @@ pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Res
             Some(left) => {
                 let (told, of_this) = match left.is_stuck {
                     true => (format!("is not going to be gone by itself: {}", left.why), exit::NO),
-                    false => (format!("is still there after {}s: {}", timeout.as_secs(), left.why), exit::TIMEOUT),
+                    false => (
+                        format!("is still there after {}s: {}", timeout.as_secs(), left.why),
+                        exit::TIMEOUT,
+                    ),
                 };
                 say(&format!("{} {}", doomed.place(), text::plain(&told)));
                 say(&format!("  next: {}", next_look(session, doomed)));
@@ -62,7 +69,10 @@ async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Re
             Err(failure) if failure.code == exit::UNREACHABLE => Left::waits(failure.cause),
             Err(failure) => return Err(failure),
         };
-        if looks.note_as(&doomed.place(), &left.state, &left.why, left.is_stuck).is_some() {
+        if looks
+            .note_as(&doomed.place(), &left.state, &left.why, left.is_stuck)
+            .is_some()
+        {
             return Ok(Some(left));
         }
         looks.pause().await;
@@ -93,7 +103,11 @@ async fn look(session: &Session, doomed: &Doomed, began: jiff::Timestamp) -> Res
         Ok(judge) => {
             let finding = judge(jiff::Timestamp::now());
             let is_stuck = finding.standing == Standing::Broken;
-            Ok(Some(Left { why: finding.sentence, state: judge(began).sentence, is_stuck }))
+            Ok(Some(Left {
+                why: finding.sentence,
+                state: judge(began).sentence,
+                is_stuck,
+            }))
         }
     }
 }
@@ -107,7 +121,11 @@ fn next_look(session: &Session, doomed: &Doomed) -> String {
     match is_explained(doomed) {
         true => format!("{} why {}", session.program.name(), doomed.argument()),
         false => {
-            let namespace = if doomed.kind.namespaced { format!(" -n {}", doomed.namespace) } else { String::new() };
+            let namespace = if doomed.kind.namespaced {
+                format!(" -n {}", doomed.namespace)
+            } else {
+                String::new()
+            };
             session.kubectl(&format!("describe {}{namespace}", doomed.qualified()))
         }
     }

@@ -36,7 +36,11 @@ pub struct Authority {
 pub async fn look(server: &str) -> std::io::Result<Shown> {
     let wrong = |problem: &str| std::io::Error::other(format!("{server} {problem}"));
     let uri: Uri = server.parse().map_err(|_| wrong("is no URL"))?;
-    let host = uri.host().ok_or_else(|| wrong("names no host"))?.trim_matches(['[', ']']).to_owned();
+    let host = uri
+        .host()
+        .ok_or_else(|| wrong("names no host"))?
+        .trim_matches(['[', ']'])
+        .to_owned();
     let port = uri.port_u16().unwrap_or(443);
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     let name = ServerName::try_from(host).map_err(|_| wrong("has a host that no certificate can name"))?;
@@ -50,11 +54,19 @@ pub async fn look(server: &str) -> std::io::Result<Shown> {
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let authorities = chain.get(1..).unwrap_or_default();
-    let pins = authorities.iter().map(|certificate| Digest::of(certificate.as_ref())).collect();
-    let authority = authorities
-        .last()
-        .map(|certificate| Authority { pin: Digest::of(certificate.as_ref()), end: certificate_end(certificate) });
-    Ok(Shown { server_end: chain.first().and_then(|certificate| certificate_end(certificate)), authority, pins })
+    let pins = authorities
+        .iter()
+        .map(|certificate| Digest::of(certificate.as_ref()))
+        .collect();
+    let authority = authorities.last().map(|certificate| Authority {
+        pin: Digest::of(certificate.as_ref()),
+        end: certificate_end(certificate),
+    });
+    Ok(Shown {
+        server_end: chain.first().and_then(|certificate| certificate_end(certificate)),
+        authority,
+        pins,
+    })
 }
 
 /// Accepts any certificate: nothing is sent to the server, and nothing from it is trusted.

@@ -59,16 +59,34 @@ async fn agent(target: &Target, session: Option<&Session>) -> Vec<Check> {
 async fn readiness(target: &Target, deployment: &Deployment) -> Finding {
     let status = deployment.status.clone().unwrap_or_default();
     if status.ready_replicas.unwrap_or(0) > 0 {
-        let containers =
-            deployment.spec.iter().filter_map(|spec| spec.template.spec.as_ref()).flat_map(|pod| &pod.containers);
-        let image = containers.filter_map(|container| container.image.clone()).next().unwrap_or_default();
+        let containers = deployment
+            .spec
+            .iter()
+            .filter_map(|spec| spec.template.spec.as_ref())
+            .flat_map(|pod| &pod.containers);
+        let image = containers
+            .filter_map(|container| container.image.clone())
+            .next()
+            .unwrap_or_default();
         return Finding::ok(format!("ready, {}", text::plain(&image)));
     }
-    let logs = format!("kubectl --context {} -n {} logs deployment/{}", target.context, names::NAMESPACE, names::NAME);
+    let logs = format!(
+        "kubectl --context {} -n {} logs deployment/{}",
+        target.context,
+        names::NAMESPACE,
+        names::NAME
+    );
     if deployment.spec.as_ref().and_then(|spec| spec.replicas) == Some(0) {
         return Finding::fail("its Deployment is scaled to none", "scale it to one");
     }
-    match (Pods { target, namespace: names::NAMESPACE, component: "agent" }).explain().await {
+    match (Pods {
+        target,
+        namespace: names::NAMESPACE,
+        component: "agent",
+    })
+    .explain()
+    .await
+    {
         Ok(state) => Finding::fail(format!("not ready: {}", text::plain(&state)), logs),
         Err(failure) => failure.into(),
     }
@@ -92,19 +110,26 @@ async fn belongs(deployment: &Deployment, session: &Session) -> Finding {
     }
     let shown = certificate::look(&session.server).await;
     // The last one is the present authority; an agent that joined before a change pins one of the others.
-    let own: Vec<String> = shown.map(|shown| shown.pins.iter().map(Digest::to_string).collect()).unwrap_or_default();
+    let own: Vec<String> = shown
+        .map(|shown| shown.pins.iter().map(Digest::to_string).collect())
+        .unwrap_or_default();
     judge_pin(&hub, &pin, &own)
 }
 
 fn judge_pin(hub: &str, pin: &str, own: &[String]) -> Finding {
     let hub = text::plain(hub);
     match own.last() {
-        _ if pin.is_empty() => Finding::ok(format!("it reaches its hub at {hub}, by the authorities of its CA file")),
+        _ if pin.is_empty() => Finding::ok(format!(
+            "it reaches its hub at {hub}, by the authorities of its CA file"
+        )),
         Some(_) if own.iter().any(|own| own == pin) => {
             Finding::ok(format!("it trusts this hub and reaches it at {hub}"))
         }
         Some(own) => Finding::fail(
-            format!("it trusts another hub, at {hub}: its pin is {}, this hub's authority {own}", text::plain(pin)),
+            format!(
+                "it trusts another hub, at {hub}: its pin is {}, this hub's authority {own}",
+                text::plain(pin)
+            ),
             "sign in at that hub, or let the cluster leave there and join here",
         ),
         None => Finding::warn(
@@ -118,7 +143,10 @@ fn judge_pin(hub: &str, pin: &str, own: &[String]) -> Finding {
 async fn rights(target: &Target) -> Finding {
     let cluster = AGENT_IN_CLUSTER.iter().map(|rule| (rule, None));
     let namespace = AGENT_IN_NAMESPACE.iter().map(|rule| (rule, Some(names::NAMESPACE)));
-    let questions: Vec<_> = cluster.chain(namespace).flat_map(|(rule, namespace)| questions(rule, namespace)).collect();
+    let questions: Vec<_> = cluster
+        .chain(namespace)
+        .flat_map(|(rule, namespace)| questions(rule, namespace))
+        .collect();
     let number = questions.len();
     let answers = stream::iter(questions).map(async |(rule, attributes)| {
         let told = describe(&attributes);
@@ -130,7 +158,10 @@ async fn rights(target: &Target) -> Finding {
             if missing.is_empty() {
                 return Finding::ok(format!("the agent has the {number} rights that it needs"));
             }
-            let remedy = format!("{{program}} cluster join NAME --context {} makes its roles again", target.context);
+            let remedy = format!(
+                "{{program}} cluster join NAME --context {} makes its roles again",
+                target.context
+            );
             Finding::fail(format!("the agent may not {}", missing.join("; nor ")), remedy)
         }
         Err(failure) if failure.is_denied() => {
@@ -142,8 +173,11 @@ async fn rights(target: &Target) -> Finding {
 }
 
 fn questions<'a>(rule: &'a Rule, namespace: Option<&str>) -> Vec<(&'a Rule, ResourceAttributes)> {
-    let names: Vec<Option<&str>> =
-        if rule.names.is_empty() { vec![None] } else { rule.names.iter().copied().map(Some).collect() };
+    let names: Vec<Option<&str>> = if rule.names.is_empty() {
+        vec![None]
+    } else {
+        rule.names.iter().copied().map(Some).collect()
+    };
     let mut questions = Vec::new();
     for group in rule.groups {
         for resource in rule.resources {
@@ -167,7 +201,10 @@ fn questions<'a>(rule: &'a Rule, namespace: Option<&str>) -> Vec<(&'a Rule, Reso
 
 fn describe(attributes: &ResourceAttributes) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let place = attributes.namespace.as_ref().map_or(String::new(), |namespace| format!(" in {namespace}"));
+    let place = attributes
+        .namespace
+        .as_ref()
+        .map_or(String::new(), |namespace| format!(" in {namespace}"));
     format!("{} {}{place}", text(&attributes.verb), text(&attributes.resource))
 }
 
@@ -199,20 +236,37 @@ mod tests {
     fn an_agent_of_another_hub_is_told_by_its_pin() {
         let own = ["sha256:0".to_owned(), "sha256:a".to_owned()];
         assert_eq!(judge_pin("https://hub", "sha256:a", &own).grade, Grade::Ok);
-        assert_eq!(judge_pin("https://hub", "sha256:0", &own).grade, Grade::Ok, "an authority of before");
+        assert_eq!(
+            judge_pin("https://hub", "sha256:0", &own).grade,
+            Grade::Ok,
+            "an authority of before"
+        );
         let other = judge_pin("https://hub", "sha256:b", &own);
-        assert!(other.grade == Grade::Fail && other.found.contains("sha256:b"), "{other:?}");
+        assert!(
+            other.grade == Grade::Fail && other.found.contains("sha256:b"),
+            "{other:?}"
+        );
         assert_eq!(judge_pin("https://hub", "sha256:b", &[]).grade, Grade::Warn);
     }
 
     #[test]
     fn every_verb_of_every_rule_is_asked() {
-        let all: Vec<_> = AGENT_IN_NAMESPACE.iter().flat_map(|rule| questions(rule, Some("ns"))).collect();
+        let all: Vec<_> = AGENT_IN_NAMESPACE
+            .iter()
+            .flat_map(|rule| questions(rule, Some("ns")))
+            .collect();
         let told: Vec<String> = all.iter().map(|(_, attributes)| describe(attributes)).collect();
         assert!(told.contains(&"patch secrets in ns".to_owned()), "{told:?}");
         // Only for the object that the rule names.
-        assert!(all.iter().any(|(_, attributes)| attributes.name.as_deref() == Some("farwater-agent")));
+        assert!(
+            all.iter()
+                .any(|(_, attributes)| attributes.name.as_deref() == Some("farwater-agent"))
+        );
         let everywhere: Vec<_> = AGENT_IN_CLUSTER.iter().flat_map(|rule| questions(rule, None)).collect();
-        assert!(everywhere.iter().any(|(_, attributes)| attributes.verb.as_deref() == Some("impersonate")));
+        assert!(
+            everywhere
+                .iter()
+                .any(|(_, attributes)| attributes.verb.as_deref() == Some("impersonate"))
+        );
     }
 }

@@ -50,8 +50,16 @@ impl Figures {
 
     /// The sum of all series with a name.
     pub fn total(&self, name: &str) -> u64 {
-        let of = |series: &str| series.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'));
-        self.0.iter().filter(|(series, _)| of(series)).map(|(_, number)| *number as u64).sum()
+        let of = |series: &str| {
+            series
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+        };
+        self.0
+            .iter()
+            .filter(|(series, _)| of(series))
+            .map(|(_, number)| *number as u64)
+            .sum()
     }
 }
 

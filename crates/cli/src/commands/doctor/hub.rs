@@ -24,14 +24,29 @@ pub fn add<'a>(checks: &mut Checks<'a>, session: &'a Session) {
 
 async fn ready(session: &Session) -> Finding {
     match ask(session, "ask whether the hub is ready", "/readyz?verbose").await {
-        Ok(Answered { status: StatusCode::OK, body, .. }) => {
+        Ok(Answered {
+            status: StatusCode::OK,
+            body,
+            ..
+        }) => {
             let parts: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[+] ")).collect();
-            Finding::ok(if parts.is_empty() { "ready".to_owned() } else { format!("ready: {}", parts.join(", ")) })
+            Finding::ok(if parts.is_empty() {
+                "ready".to_owned()
+            } else {
+                format!("ready: {}", parts.join(", "))
+            })
         }
         Ok(Answered { status, body, .. }) => {
             let parts: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[-] ")).collect();
-            let found = if parts.is_empty() { status.to_string() } else { parts.join(", ") };
-            Finding::fail(format!("not ready: {found}"), "see docs/runbooks/hub-down.md; the hub's log says why")
+            let found = if parts.is_empty() {
+                status.to_string()
+            } else {
+                parts.join(", ")
+            };
+            Finding::fail(
+                format!("not ready: {found}"),
+                "see docs/runbooks/hub-down.md; the hub's log says why",
+            )
         }
         Err(failure) => failure.into(),
     }
@@ -45,8 +60,15 @@ async fn fleet(session: &Session) -> Vec<Check> {
     match answered.status {
         StatusCode::OK => judge(&Figures::parse(&answered.body), true, &session.kubectl(&release())),
         StatusCode::FORBIDDEN => {
-            let found = format!("/metrics is not yours to read; of the namespace {} alone:", session.namespace);
-            let told = Check::new(Part::Hub, "figures", Finding::warn(found, "ask for the role system:monitoring"));
+            let found = format!(
+                "/metrics is not yours to read; of the namespace {} alone:",
+                session.namespace
+            );
+            let told = Check::new(
+                Part::Hub,
+                "figures",
+                Finding::warn(found, "ask for the role system:monitoring"),
+            );
             match count(session).await {
                 Ok(figures) => [vec![told], judge(&figures, false, &session.kubectl(&release()))].concat(),
                 Err(failure) => vec![told, Check::new(Part::Hub, "services", failure)],
@@ -69,10 +91,18 @@ async fn count(session: &Session) -> Result<Figures> {
         session.list::<OCIRepository>(namespace),
     );
     let [of_git, of_helm, of_oci] = states::SOURCES;
-    let services = services?.into_iter().map(|service| (states::SERVICES, serde_json::to_vec(&service.status).ok()));
-    let git = git?.into_iter().map(|source| (of_git, serde_json::to_vec(&source.status).ok()));
-    let helm = helm?.into_iter().map(|source| (of_helm, serde_json::to_vec(&source.status).ok()));
-    let oci = oci?.into_iter().map(|source| (of_oci, serde_json::to_vec(&source.status).ok()));
+    let services = services?
+        .into_iter()
+        .map(|service| (states::SERVICES, serde_json::to_vec(&service.status).ok()));
+    let git = git?
+        .into_iter()
+        .map(|source| (of_git, serde_json::to_vec(&source.status).ok()));
+    let helm = helm?
+        .into_iter()
+        .map(|source| (of_helm, serde_json::to_vec(&source.status).ok()));
+    let oci = oci?
+        .into_iter()
+        .map(|source| (of_oci, serde_json::to_vec(&source.status).ok()));
     Ok(Figures::of_resources(services.chain(git).chain(helm).chain(oci)))
 }
 
@@ -83,15 +113,30 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
     let mut push = |name, finding| checks.push(Check::new(Part::Hub, name, finding));
     let trouble = |number: u64, grade: Grade, found: String, well: String, remedy: String| match number {
         0 => Finding::ok(well),
-        _ => Finding { grade, found, remedy: Some(remedy) },
+        _ => Finding {
+            grade,
+            found,
+            remedy: Some(remedy),
+        },
     };
     if whole {
-        let (silent, total) =
-            (figures.count("farwater_clusters{state=\"silent\"}"), figures.total("farwater_clusters"));
+        let (silent, total) = (
+            figures.count("farwater_clusters{state=\"silent\"}"),
+            figures.total("farwater_clusters"),
+        );
         let waiting = figures.count("farwater_clusters{state=\"not_joined\"}");
         let well = format!("{total}, none is silent, {waiting} have not joined");
         let remedy = format!("{{program}} get clusters{all}; docs/runbooks/cluster-silent.md");
-        push("clusters", trouble(silent, Grade::Fail, format!("{silent} of {total} are silent"), well, remedy));
+        push(
+            "clusters",
+            trouble(
+                silent,
+                Grade::Fail,
+                format!("{silent} of {total} are silent"),
+                well,
+                remedy,
+            ),
+        );
         let restored = figures.count("farwater_clusters_restored");
         if restored > 0 {
             let found = format!("{restored} clusters know more than the hub's database: a backup was restored");
@@ -99,7 +144,10 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
         }
         if figures.count("farwater_prunes_frozen") > 0 {
             let remedy = format!("review the held prunes, then: {release}; see docs/runbooks/prunes-frozen.md");
-            push("deletions", Finding::fail("nothing is deleted in the whole fleet", remedy));
+            push(
+                "deletions",
+                Finding::fail("nothing is deleted in the whole fleet", remedy),
+            );
         }
         let stale = figures.count("farwater_secret_references_stale");
         if stale > 0 {
@@ -108,22 +156,55 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
         }
     }
 
-    let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
+    let (stale, total) = (
+        figures.count("farwater_sources_stale"),
+        figures.total("farwater_sources"),
+    );
     // By their short names, so that the command fits into a line.
     let remedy = format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md");
     let well = format!("{total}, all were asked");
-    push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
+    push(
+        "sources",
+        trouble(
+            stale,
+            Grade::Warn,
+            format!("{stale} of {total} can't be asked"),
+            well,
+            remedy,
+        ),
+    );
 
     let failing = figures.count("farwater_services{state=\"failing\"}");
-    let (ready, total) = (figures.count("farwater_services{state=\"ready\"}"), figures.total("farwater_services"));
+    let (ready, total) = (
+        figures.count("farwater_services{state=\"ready\"}"),
+        figures.total("farwater_services"),
+    );
     let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
     let well = format!("{ready} of {total} are ready, none is failing");
-    push("services", trouble(failing, Grade::Fail, format!("{failing} of {total} are failing"), well, remedy));
+    push(
+        "services",
+        trouble(
+            failing,
+            Grade::Fail,
+            format!("{failing} of {total} are failing"),
+            well,
+            remedy,
+        ),
+    );
 
     let held = figures.count("farwater_services_prune_held");
     let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
     let found = format!("{held} services hold a prune that waits for an approval");
-    push("prunes", trouble(held, Grade::Warn, found, "none waits for an approval".to_owned(), remedy));
+    push(
+        "prunes",
+        trouble(
+            held,
+            Grade::Warn,
+            found,
+            "none waits for an approval".to_owned(),
+            remedy,
+        ),
+    );
     if whole {
         push("controllers", controllers(figures));
         push("disk", disk(figures));
@@ -133,9 +214,10 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
 
 fn controllers(figures: &Figures) -> Finding {
     match figures.total("farwater_queue_depth") {
-        waiting if waiting > WAITING => {
-            Finding::warn(format!("{waiting} objects wait"), "docs/runbooks/controller-behind.md, if it stays so")
-        }
+        waiting if waiting > WAITING => Finding::warn(
+            format!("{waiting} objects wait"),
+            "docs/runbooks/controller-behind.md, if it stays so",
+        ),
         waiting => Finding::ok(format!("{waiting} objects wait")),
     }
 }
@@ -147,7 +229,11 @@ fn disk(figures: &Figures) -> Finding {
         return Finding::warn("the hub does not say how full its disk is", remedy);
     };
     let share = if size > 0.0 { available / size } else { 0.0 };
-    let found = format!("{:.0} % free ({:.1} GiB)", share * 100.0, available / f64::from(1 << 30));
+    let found = format!(
+        "{:.0} % free ({:.1} GiB)",
+        share * 100.0,
+        available / f64::from(1 << 30)
+    );
     match share {
         share if share < DISK_FULL => Finding::fail(found, remedy),
         share if share < DISK_LOW => Finding::warn(found, remedy),
@@ -161,14 +247,21 @@ mod tests {
 
     fn graded(text: &str) -> Vec<(&'static str, Grade)> {
         let checks = judge(&Figures::parse(text), true, "kubectl");
-        checks.into_iter().map(|check| (check.name, check.finding.grade)).collect()
+        checks
+            .into_iter()
+            .map(|check| (check.name, check.finding.grade))
+            .collect()
     }
 
     #[test]
     fn a_fleet_that_is_well_has_nothing_to_watch() {
         let text = "farwater_clusters{state=\"ready\"} 3\nfarwater_services{state=\"ready\"} 5\n\
                     farwater_data_filesystem_available_bytes 50\nfarwater_data_filesystem_size_bytes 100\n";
-        assert!(graded(text).iter().all(|(_, grade)| *grade == Grade::Ok), "{:?}", graded(text));
+        assert!(
+            graded(text).iter().all(|(_, grade)| *grade == Grade::Ok),
+            "{:?}",
+            graded(text)
+        );
     }
 
     #[test]

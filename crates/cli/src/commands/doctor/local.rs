@@ -36,16 +36,27 @@ pub struct Answered {
 }
 
 pub async fn ask(session: &Session, attempt: &str, path: &str) -> Result<Answered> {
-    ask_client(&session.client, path).await.map_err(|error| session.failure(attempt, &error))
+    ask_client(&session.client, path)
+        .await
+        .map_err(|error| session.failure(attempt, &error))
 }
 
 pub async fn ask_client(client: &kube::Client, path: &str) -> Result<Answered, kube::Error> {
     let request = Request::get(path).body(Body::empty()).map_err(kube::Error::HttpError)?;
     let (head, body) = client.send(request).await?.into_parts();
-    let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(kube::Error::Service)?;
+    let body = Limited::new(body, MAX_ANSWER)
+        .collect()
+        .await
+        .map_err(kube::Error::Service)?;
     let date = head.headers.get(header::DATE).and_then(|value| value.to_str().ok());
-    let date = date.and_then(|date| rfc2822::parse(date).ok()).map(|date| date.timestamp());
-    Ok(Answered { status: head.status, body: String::from_utf8_lossy(&body.to_bytes()).into_owned(), date })
+    let date = date
+        .and_then(|date| rfc2822::parse(date).ok())
+        .map(|date| date.timestamp());
+    Ok(Answered {
+        status: head.status,
+        body: String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+        date,
+    })
 }
 
 pub fn add<'a>(checks: &mut Checks<'a>, session: &'a Session) {
@@ -64,13 +75,21 @@ async fn reach(session: &Session) -> Vec<Check> {
     let took = asked.elapsed();
     if answered.status != StatusCode::OK {
         let found = format!("{} answers /version with {}", session.server, answered.status);
-        return vec![Check::new(Part::Local, "hub", Finding::fail(found, "check the address: is it a Farwater hub?"))];
+        return vec![Check::new(
+            Part::Local,
+            "hub",
+            Finding::fail(found, "check the address: is it a Farwater hub?"),
+        )];
     }
     let found = format!("answers within {} ms; its certificate is trusted", took.as_millis());
     let version: Value = serde_json::from_str(&answered.body).unwrap_or_default();
     vec![
         Check::new(Part::Local, "hub", Finding::ok(found)),
-        Check::new(Part::Local, "clock", compare_clocks("the hub's", answered.date, Timestamp::now())),
+        Check::new(
+            Part::Local,
+            "clock",
+            compare_clocks("the hub's", answered.date, Timestamp::now()),
+        ),
         Check::new(
             Part::Local,
             "versions",
@@ -83,7 +102,10 @@ async fn reach(session: &Session) -> Vec<Check> {
 pub fn compare_clocks(whose: &str, there: Option<Timestamp>, here: Timestamp) -> Finding {
     let remedy = "set the clock of whichever is wrong (chronyd, systemd-timesyncd)";
     let Some(there) = there else {
-        return Finding::warn(format!("{whose} clock is not told: the answer has no Date"), "is a proxy between?");
+        return Finding::warn(
+            format!("{whose} clock is not told: the answer has no Date"),
+            "is a proxy between?",
+        );
     };
     let away = here.as_second() - there.as_second();
     let side = if away > 0 { "ahead of" } else { "behind" };
@@ -111,14 +133,20 @@ async fn certificates(session: &Session) -> Vec<Check> {
     let shown = match certificate::look(&session.server).await {
         Ok(shown) => shown,
         Err(error) => {
-            let finding = Finding::warn(format!("can't read it: {error}"), "is a proxy between? Ask from elsewhere");
+            let finding = Finding::warn(
+                format!("can't read it: {error}"),
+                "is a proxy between? Ask from elsewhere",
+            );
             return vec![Check::new(Part::Local, "certificate", finding)];
         }
     };
     let now = Timestamp::now();
     let remedy = "see docs/runbooks/certificate-ends.md";
-    let mut checks =
-        vec![Check::new(Part::Local, "certificate", judge_end(shown.server_end, SERVER_DAYS, now, remedy))];
+    let mut checks = vec![Check::new(
+        Part::Local,
+        "certificate",
+        judge_end(shown.server_end, SERVER_DAYS, now, remedy),
+    )];
     if let Some(authority) = shown.authority {
         let mut finding = judge_end(authority.end, AUTHORITY_DAYS, now, remedy);
         finding.found = format!("{}; its pin is {}", finding.found, authority.pin);
@@ -138,7 +166,11 @@ fn judge_end(end: Option<i64>, days: i64, now: Timestamp, remedy: &str) -> Findi
     }
     let left = left.as_hours() / 24;
     let found = format!("it ends in {left} days, on {date}");
-    if left < days { Finding::warn(found, remedy) } else { Finding::ok(found) }
+    if left < days {
+        Finding::warn(found, remedy)
+    } else {
+        Finding::ok(found)
+    }
 }
 
 async fn user(session: &Session) -> Finding {

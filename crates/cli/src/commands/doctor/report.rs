@@ -31,13 +31,21 @@ pub fn render(checks: &[Check], terminal: Terminal) -> String {
         let first = found.next().unwrap_or_default();
         lines += &format!("  {}  {:<13} {first}\n", terminal.paint(colour, word), check.name);
         for line in found {
-            let indent = if text::width(&line) > width - INDENT { NARROW } else { INDENT };
+            let indent = if text::width(&line) > width - INDENT {
+                NARROW
+            } else {
+                INDENT
+            };
             lines += &format!("{:indent$}{line}\n", "");
         }
         if let Some(remedy) = &check.finding.remedy {
             let remedy = wrap(&text::plain(remedy), width - INDENT - 2);
             let marks = std::iter::once("> ").chain(std::iter::repeat("  "));
-            lines.extend(marks.zip(remedy).map(|(mark, line)| format!("{:INDENT$}{mark}{line}\n", "")));
+            lines.extend(
+                marks
+                    .zip(remedy)
+                    .map(|(mark, line)| format!("{:INDENT$}{mark}{line}\n", "")),
+            );
         }
     }
 
@@ -54,7 +62,12 @@ fn heading(part: Part) -> &'static str {
 
 fn summary(checks: &[Check]) -> String {
     let count = |grade: Grade| checks.iter().filter(|check| check.finding.grade == grade).count();
-    format!("{} ok, {} to watch, {} failed\n", count(Grade::Ok), count(Grade::Warn), count(Grade::Fail))
+    format!(
+        "{} ok, {} to watch, {} failed\n",
+        count(Grade::Ok),
+        count(Grade::Warn),
+        count(Grade::Fail)
+    )
 }
 
 /// Wraps between words. A word that is longer than a line, e.g. a digest, stays whole so that it can be copied.
@@ -96,7 +109,10 @@ mod tests {
     #[test]
     fn what_is_to_be_copied_is_not_broken() {
         let digest = "a".repeat(64);
-        assert_eq!(wrap(&format!("the pin is {digest} here"), 40), ["the pin is", &digest, "here"]);
+        assert_eq!(
+            wrap(&format!("the pin is {digest} here"), 40),
+            ["the pin is", &digest, "here"]
+        );
         assert_eq!(wrap("", 40), [""; 0]);
     }
 }

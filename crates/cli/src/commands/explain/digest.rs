@@ -56,7 +56,11 @@ fn render(report: &DigestReport, terminal: Terminal) -> String {
     for source in &report.sources {
         told += &format!("  {}\n", text::plain(&describe(source)));
     }
-    let mut table = Table::new(vec![Column::fixed("Input"), Column::fixed("Digest"), Column::elastic("Value")]);
+    let mut table = Table::new(vec![
+        Column::fixed("Input"),
+        Column::fixed("Digest"),
+        Column::elastic("Value"),
+    ]);
     for input in &report.inputs {
         table.push(vec![input.name.clone(), input.digest.short(), input.value.clone()]);
     }
@@ -93,7 +97,10 @@ mod tests {
             mount_path: mount.into(),
             dependency,
         };
-        assert_eq!(describe(&source("", false)), "GitRepository infra main@sha1:a, folder apps/web");
+        assert_eq!(
+            describe(&source("", false)),
+            "GitRepository infra main@sha1:a, folder apps/web"
+        );
         assert_eq!(
             describe(&source("charts/x", true)),
             "GitRepository infra main@sha1:a, folder apps/web, at charts/x, which a chart depends on"
@@ -101,14 +108,25 @@ mod tests {
         let report = DigestReport {
             entry: Digest::of("e"),
             content_id: Some(Digest::of("c")),
-            inputs: vec![DigestInput { name: "prune".into(), digest: Digest::of("true"), value: "true".into() }],
+            inputs: vec![DigestInput {
+                name: "prune".into(),
+                digest: Digest::of("true"),
+                value: "true".into(),
+            }],
             sources: vec![source("", false)],
         };
         let told = render(&report, Terminal::default());
         assert!(
-            told.starts_with(&format!("entry {}\ncontent {}\n  GitRepository infra", Digest::of("e"), Digest::of("c"))),
+            told.starts_with(&format!(
+                "entry {}\ncontent {}\n  GitRepository infra",
+                Digest::of("e"),
+                Digest::of("c")
+            )),
             "{told}"
         );
-        assert!(told.contains("prune") && told.contains(&Digest::of("true").short()), "{told}");
+        assert!(
+            told.contains("prune") && told.contains(&Digest::of("true").short()),
+            "{told}"
+        );
     }
 }

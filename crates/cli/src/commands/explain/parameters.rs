@@ -32,7 +32,13 @@ pub async fn run(args: ParametersArgs, session: &Session) -> Result<u8> {
     match args.output {
         Format::Json => print(&format::json(&answer)?)?,
         Format::Yaml => print(&format::yaml(&answer)?)?,
-        Format::Name => print(&answer.values.iter().map(|value| format!("{}\n", value.name)).collect::<String>())?,
+        Format::Name => print(
+            &answer
+                .values
+                .iter()
+                .map(|value| format!("{}\n", value.name))
+                .collect::<String>(),
+        )?,
         Format::Table | Format::Wide => {
             print(&{ table(&answer.values, args.output == Format::Wide) }.render(Terminal::detect()))?;
             for problem in &answer.problems {
@@ -43,7 +49,11 @@ pub async fn run(args: ParametersArgs, session: &Session) -> Result<u8> {
             }
         }
     }
-    Ok(if answer.problems.is_empty() { exit::YES } else { exit::NO })
+    Ok(if answer.problems.is_empty() {
+        exit::YES
+    } else {
+        exit::NO
+    })
 }
 
 fn table(values: &[ParameterValue], wide: bool) -> Table {

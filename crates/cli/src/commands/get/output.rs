@@ -66,8 +66,14 @@ impl Output {
 fn name_line(object: &Value) -> String {
     let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, version) = (part(&object["kind"]).to_lowercase(), part(&object["apiVersion"]));
-    let group = version.split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
-    format!("{}\n", text::plain(&format!("{kind}{group}/{}", part(&object["metadata"]["name"]))))
+    let group = version
+        .split_once('/')
+        .map(|(group, _)| format!(".{group}"))
+        .unwrap_or_default();
+    format!(
+        "{}\n",
+        text::plain(&format!("{kind}{group}/{}", part(&object["metadata"]["name"])))
+    )
 }
 
 #[cfg(test)]
@@ -84,15 +90,27 @@ mod tests {
     fn one_object_is_no_list_and_several_are_one() {
         let path = |template: &str| parse(&format!("jsonpath={template}")).unwrap();
         let one = objects().remove(0);
-        assert_eq!(path("{.metadata.name}").documents(vec![one.clone()], true).unwrap(), "a");
-        assert_eq!(path("{.items[*].metadata.name}").documents(vec![one], false).unwrap(), "a");
-        assert_eq!(path("{.items[*].metadata.name}").documents(objects(), false).unwrap(), "a b");
+        assert_eq!(
+            path("{.metadata.name}").documents(vec![one.clone()], true).unwrap(),
+            "a"
+        );
+        assert_eq!(
+            path("{.items[*].metadata.name}").documents(vec![one], false).unwrap(),
+            "a"
+        );
+        assert_eq!(
+            path("{.items[*].metadata.name}").documents(objects(), false).unwrap(),
+            "a b"
+        );
         assert_eq!(
             Output::Name.documents(objects(), false).unwrap(),
             "cluster.farwater.dev/a\ncluster.farwater.dev/b\n"
         );
         let json: Value = serde_json::from_str(&Output::Json.documents(objects(), false).unwrap()).unwrap();
-        assert_eq!((&json["kind"], json["items"].as_array().unwrap().len()), (&json!("List"), 2));
+        assert_eq!(
+            (&json["kind"], json["items"].as_array().unwrap().len()),
+            (&json!("List"), 2)
+        );
     }
 
     #[test]

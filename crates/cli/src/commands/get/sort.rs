@@ -10,8 +10,10 @@ use crate::failure::{Failure, Result};
 /// Objects without the field come first, and equal ones stay in the hub's order. A field that no object has is refused,
 /// because it usually is a mistake in the path. `object`: where the object is in an item.
 pub fn by<T>(path: &Path, items: Vec<T>, object: impl Fn(&T) -> &Value) -> Result<Vec<T>> {
-    let mut keyed: Vec<(Option<Value>, T)> =
-        items.into_iter().map(|item| (path.find(object(&item)).first().map(|found| (*found).clone()), item)).collect();
+    let mut keyed: Vec<(Option<Value>, T)> = items
+        .into_iter()
+        .map(|item| (path.find(object(&item)).first().map(|found| (*found).clone()), item))
+        .collect();
     if !keyed.is_empty() && keyed.iter().all(|(key, _)| key.is_none()) {
         return Err(Failure::usage("no object has the field that --sort-by names")
             .next("see the fields: {program} get KIND NAME -o yaml"));
@@ -26,9 +28,10 @@ pub fn by<T>(path: &Path, items: Vec<T>, object: impl Fn(&T) -> &Value) -> Resul
 /// Compares numbers by value, also inside texts: `web-9` comes before `web-10`.
 fn compare(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => {
-            a.as_f64().unwrap_or_default().total_cmp(&b.as_f64().unwrap_or_default())
-        }
+        (Value::Number(a), Value::Number(b)) => a
+            .as_f64()
+            .unwrap_or_default()
+            .total_cmp(&b.as_f64().unwrap_or_default()),
         (Value::String(a), Value::String(b)) => natural(a, b),
         (a, b) => a.to_string().cmp(&b.to_string()),
     }
@@ -70,13 +73,19 @@ mod tests {
             let items = items.as_array().unwrap().clone();
             let sorted = by(&Path::parse(path).unwrap(), items, |item| item)?;
             Ok::<_, Failure>(
-                sorted.iter().map(|item| item["n"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>(),
+                sorted
+                    .iter()
+                    .map(|item| item["n"].as_str().unwrap_or_default().to_owned())
+                    .collect::<Vec<_>>(),
             )
         };
         let items =
             json!([{"n": "web-10", "size": 2}, {"n": "web-9", "size": 10}, {"n": "api"}, {"n": "b", "size": 2}]);
         assert_eq!(sorted(".n", items.clone()).unwrap(), ["api", "b", "web-9", "web-10"]);
-        assert_eq!(sorted("{.size}", items.clone()).unwrap(), ["api", "web-10", "b", "web-9"]);
+        assert_eq!(
+            sorted("{.size}", items.clone()).unwrap(),
+            ["api", "web-10", "b", "web-9"]
+        );
         assert_eq!(sorted(".none", items).unwrap_err().code, crate::exit::USAGE);
         assert_eq!(sorted(".none", json!([])).unwrap(), Vec::<String>::new());
     }

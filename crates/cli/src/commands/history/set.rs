@@ -24,12 +24,19 @@ pub async fn run((namespace, name): (&str, &str), output: Format, session: &Sess
     match output {
         Format::Json => print(&format::json(&versions)?)?,
         Format::Yaml => print(&format::yaml(&versions)?)?,
-        Format::Name => print(&versions.iter().map(|version| format!("{}\n", version.number)).collect::<String>())?,
+        Format::Name => print(
+            &versions
+                .iter()
+                .map(|version| format!("{}\n", version.number))
+                .collect::<String>(),
+        )?,
         Format::Table | Format::Wide => {
             print(&table(&versions, Timestamp::now()).render(Terminal::detect()))?;
             if versions.is_empty() {
                 let program = session.program.name();
-                say(&format!("nothing was rolled out yet; next: {program} rollout status {name} -n {namespace}"));
+                say(&format!(
+                    "nothing was rolled out yet; next: {program} rollout status {name} -n {namespace}"
+                ));
             }
         }
     }
@@ -51,7 +58,11 @@ fn table(versions: &[SetVersion], now: Timestamp) -> Table {
         table.push([
             version.number.to_string(),
             format!("{} ago", ago(version.began.0, now)),
-            if version.is_superseded() { "Superseded".to_owned() } else { version.phase.to_string() },
+            if version.is_superseded() {
+                "Superseded".to_owned()
+            } else {
+                version.phase.to_string()
+            },
             if version.good { "yes" } else { "no" }.to_owned(),
             text::short_revision(&version.revision),
             said.join("; "),
@@ -61,8 +72,16 @@ fn table(versions: &[SetVersion], now: Timestamp) -> Table {
 }
 
 fn describe(order: &SetOrder) -> String {
-    let by = if order.by.is_empty() { String::new() } else { format!(" by {}", order.by) };
-    let reason = if order.reason.is_empty() { String::new() } else { format!(": {}", order.reason) };
+    let by = if order.by.is_empty() {
+        String::new()
+    } else {
+        format!(" by {}", order.by)
+    };
+    let reason = if order.reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", order.reason)
+    };
     format!("{}{by}{reason}", order.what)
 }
 

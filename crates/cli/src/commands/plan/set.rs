@@ -32,7 +32,9 @@ pub async fn run(named: &NamedSet<'_>, file: Option<&Path>, output: Answer, sess
         None => session.read(&attempt, &path).await?,
         Some(file) => {
             let set = read_set(file, kind, (namespace, name))?;
-            session.ask(&attempt, Method::POST, &path, "application/json", Some(&set)).await?
+            session
+                .ask(&attempt, Method::POST, &path, "application/json", Some(&set))
+                .await?
         }
     };
     let raw = answer["status"].take();
@@ -44,12 +46,18 @@ pub async fn run(named: &NamedSet<'_>, file: Option<&Path>, output: Answer, sess
         Answer::Text => {
             print(&draw(&plan, &format!("{kind} {namespace}/{name}"), Terminal::detect()))?;
             if let Some(brake) = &plan.brake {
-                say(&format!("nothing would be deleted in the fleet until an administrator has looked: {brake}"));
+                say(&format!(
+                    "nothing would be deleted in the fleet until an administrator has looked: {brake}"
+                ));
             }
         }
     }
     let counts = plan.counts;
-    Ok(if counts.added + counts.changed + counts.dropped + counts.errors == 0 { exit::YES } else { exit::NO })
+    Ok(if counts.added + counts.changed + counts.dropped + counts.errors == 0 {
+        exit::YES
+    } else {
+        exit::NO
+    })
 }
 
 /// Reads the object of this kind and name from a file.
@@ -62,7 +70,10 @@ fn read_set(file: &Path, kind: &str, (namespace, name): (&str, &str)) -> Result<
         let is_there = metadata["namespace"].as_str().is_none_or(|given| given == namespace);
         object["kind"] == kind && metadata["name"] == name && is_there
     };
-    let mut found = documents.into_iter().find(is_it).ok_or_else(|| unusable(format!("it has no {kind} {name}")))?;
+    let mut found = documents
+        .into_iter()
+        .find(is_it)
+        .ok_or_else(|| unusable(format!("it has no {kind} {name}")))?;
     found["metadata"]["namespace"] = json!(namespace);
     Ok(found)
 }
@@ -71,16 +82,24 @@ fn draw(plan: &SetPlan, title: &str, terminal: Terminal) -> String {
     let mut picture = String::new();
     let mut line = |colour: Option<Colour>, line: &str| {
         let line = text::plain(line).into_owned();
-        let line = terminal.width.map_or(line.clone(), |width| text::fit(&line, width).into_owned());
+        let line = terminal
+            .width
+            .map_or(line.clone(), |width| text::fit(&line, width).into_owned());
         picture += &colour.map_or(line.clone(), |colour| terminal.paint(colour, &line));
         picture.push('\n');
     };
 
     line(None, title);
     let added = plan.added.iter().map(|cluster| format!("  + {cluster}"));
-    let changed = plan.changed.iter().map(|one| format!("  ~ {}  {}", one.cluster, one.fields.join(", ")));
+    let changed = plan
+        .changed
+        .iter()
+        .map(|one| format!("  ~ {}  {}", one.cluster, one.fields.join(", ")));
     let dropped = plan.dropped.iter().map(|cluster| format!("  - {cluster}"));
-    let errors = plan.errors.iter().map(|SetError { cluster, message }| format!("  ! {cluster}  {message}"));
+    let errors = plan
+        .errors
+        .iter()
+        .map(|SetError { cluster, message }| format!("  ! {cluster}  {message}"));
     let counts = plan.counts;
     let parts: [(Colour, Vec<String>, usize); 4] = [
         (Colour::Good, added.collect(), counts.added),
@@ -115,21 +134,34 @@ mod tests {
     #[test]
     fn a_plan_of_a_set_names_clusters_and_counts_the_rest() {
         let plan = SetPlan {
-            counts: PlanCounts { added: 52, changed: 1, unchanged: 7, dropped: 1, errors: 1 },
+            counts: PlanCounts {
+                added: 52,
+                changed: 1,
+                unchanged: 7,
+                dropped: 1,
+                errors: 1,
+            },
             added: (0..52).map(|n| format!("farwater-admin/c{n:02}")).collect(),
             changed: vec![PlannedChange {
                 cluster: "farwater-admin/x".to_owned(),
                 fields: vec!["path".to_owned(), "labels".to_owned()],
             }],
             dropped: vec!["farwater-admin/y".to_owned()],
-            errors: vec![SetError { cluster: "farwater-admin/z".to_owned(), message: "no region".to_owned() }],
+            errors: vec![SetError {
+                cluster: "farwater-admin/z".to_owned(),
+                message: "no region".to_owned(),
+            }],
             brake: None,
         };
         let drawn = draw(&plan, "ServiceSet team-a/web", Terminal::default());
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(
             (lines[0], lines[1], lines[50]),
-            ("ServiceSet team-a/web", "  + farwater-admin/c00", "  + farwater-admin/c49")
+            (
+                "ServiceSet team-a/web",
+                "  + farwater-admin/c00",
+                "  + farwater-admin/c49"
+            )
         );
         assert_eq!(
             &lines[51..],

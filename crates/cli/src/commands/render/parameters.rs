@@ -31,11 +31,17 @@ pub fn gather(given: Map<String, Value>, known: &Known<'_>) -> (Map<String, Valu
     for value in known.answer.iter().flat_map(|answer| &answer.values) {
         let Some(path) = read_path(&value.name) else { continue };
         // The other values are those of this cluster and service, which `own` has already.
-        let Some((first @ ("configuration" | "contexts"), within)) = borrow(&path) else { continue };
+        let Some((first @ ("configuration" | "contexts"), within)) = borrow(&path) else {
+            continue;
+        };
         if known.value_of(value).is_none() && find(&given, first, &within).is_none() {
             stand_ins.push(value.name.clone());
         }
-        put(values.entry(first).or_insert_with(|| Map::new().into()), &within, stand_in(value));
+        put(
+            values.entry(first).or_insert_with(|| Map::new().into()),
+            &within,
+            stand_in(value),
+        );
     }
     merge(&mut values, given);
     (values, stand_ins)
@@ -49,16 +55,28 @@ impl Known<'_> {
 
 /// The values that are known without any object of the hub but the cluster.
 fn own(known: &Known<'_>) -> Map<String, Value> {
-    let Known { service, is_stated, cluster, .. } = known;
+    let Known {
+        service,
+        is_stated,
+        cluster,
+        ..
+    } = known;
     let (of_cluster, all);
     let parameters = match is_stated {
         true => {
-            of_cluster = service.spec.parameters.iter().filter(|parameter| parameter.from.cluster.is_some());
+            of_cluster = service
+                .spec
+                .parameters
+                .iter()
+                .filter(|parameter| parameter.from.cluster.is_some());
             of_cluster.cloned().collect()
         }
         false => {
             all = [ClusterPart::Labels, ClusterPart::Metadata, ClusterPart::Version].map(|part| Parameter {
-                from: ParameterSource { cluster: Some(part), ..ParameterSource::default() },
+                from: ParameterSource {
+                    cluster: Some(part),
+                    ..ParameterSource::default()
+                },
                 ..Parameter::default()
             });
             all.to_vec()
@@ -85,7 +103,10 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
             labels: of.labels(),
             annotations: of.annotations(),
             metadata: &of.spec.metadata,
-            version: of.status.as_ref().and_then(|status| status.kubernetes_version.as_deref()),
+            version: of
+                .status
+                .as_ref()
+                .and_then(|status| status.kubernetes_version.as_deref()),
         },
         objects: &Objects::default(),
     });
@@ -112,7 +133,9 @@ fn borrow(path: &[String]) -> Option<(&str, Vec<&str>)> {
 }
 
 fn find<'a>(values: &'a Map<String, Value>, first: &str, within: &[&str]) -> Option<&'a Value> {
-    within.iter().try_fold(values.get(first)?, |value, name| value.get(name))
+    within
+        .iter()
+        .try_fold(values.get(first)?, |value, name| value.get(name))
 }
 
 fn put(at: &mut Value, path: &[&str], value: Value) {
@@ -165,7 +188,10 @@ mod tests {
     fn service(spec: Value) -> ServiceDeployment {
         let mut stated =
             json!({"clusterRef": {"name": "east"}, "sourceRef": {"name": "infra"}, "targetNamespace": "space"});
-        stated.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        stated
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
         let mut service = ServiceDeployment::new("web", serde_json::from_value(stated).unwrap());
         service.metadata.namespace = Some("team-a".to_owned());
         service
@@ -173,8 +199,13 @@ mod tests {
 
     fn cluster() -> Cluster {
         let mut cluster = Cluster::new("east", serde_json::from_value(json!({"metadata": {"vpc": 1}})).unwrap());
-        cluster.metadata.labels =
-            Some([("region".to_owned(), "eu".to_owned()), ("tier".to_owned(), "gold".to_owned())].into());
+        cluster.metadata.labels = Some(
+            [
+                ("region".to_owned(), "eu".to_owned()),
+                ("tier".to_owned(), "gold".to_owned()),
+            ]
+            .into(),
+        );
         cluster
     }
 
@@ -189,20 +220,45 @@ mod tests {
             "parameters": [{"from": {"cluster": "Labels"}, "keys": ["region"]}, {"from": {"context": "network"}}],
         }));
         let cluster = cluster();
-        let known = Known { service: &stated, is_stated: true, cluster: Some(&cluster), answer: None };
+        let known = Known {
+            service: &stated,
+            is_stated: true,
+            cluster: Some(&cluster),
+            answer: None,
+        };
         let values = Value::from(gather(Map::new(), &known).0);
-        assert_eq!((&values["configuration"], &values["contexts"]), (&json!({"host": "a"}), &json!({})));
+        assert_eq!(
+            (&values["configuration"], &values["contexts"]),
+            (&json!({"host": "a"}), &json!({}))
+        );
         assert_eq!(
             (&values["cluster"]["handle"], &values["cluster"]["tags"]),
             (&json!("east"), &json!({"region": "eu"}))
         );
-        assert_eq!((&values["service"]["name"], &values["service"]["namespace"]), (&json!("web"), &json!("space")));
+        assert_eq!(
+            (&values["service"]["name"], &values["service"]["namespace"]),
+            (&json!("web"), &json!("space"))
+        );
 
-        let values = Value::from(gather(Map::new(), &Known { is_stated: false, ..known }).0);
+        let values = Value::from(
+            gather(
+                Map::new(),
+                &Known {
+                    is_stated: false,
+                    ..known
+                },
+            )
+            .0,
+        );
         assert_eq!(values["cluster"]["labels"], json!({"region": "eu", "tier": "gold"}));
         assert_eq!(values["cluster"]["metadata"], json!({"vpc": 1}));
         // Without a cluster, a template that uses it fails, instead of getting empty texts.
-        let known = Known { service: &stated, is_stated: true, cluster: None, answer: None };
+        let known = Known {
+            service: &stated,
+            is_stated: true,
+            cluster: None,
+            answer: None,
+        };
         assert!(!gather(Map::new(), &known).0.contains_key("cluster"));
     }
 
@@ -210,7 +266,12 @@ mod tests {
     fn the_hub_tells_the_rest_and_what_is_given_stands_in_for_what_it_does_not_show() {
         let value = |name: &str, shown: Value, secret: bool| {
             let value = (!shown.is_null()).then_some(shown);
-            ParameterValue { name: name.to_owned(), value, secret, ..ParameterValue::default() }
+            ParameterValue {
+                name: name.to_owned(),
+                value,
+                secret,
+                ..ParameterValue::default()
+            }
         };
         let answer = ParametersAnswer {
             values: vec![
@@ -224,12 +285,20 @@ mod tests {
             ..ParametersAnswer::default()
         };
         let (stated, cluster) = (service(json!({})), cluster());
-        let known = Known { service: &stated, is_stated: true, cluster: Some(&cluster), answer: Some(&answer) };
+        let known = Known {
+            service: &stated,
+            is_stated: true,
+            cluster: Some(&cluster),
+            answer: Some(&answer),
+        };
         let given = map(json!({"configuration": {"token": "mine"}, "contexts": {"own": {"a": 1}}}));
         let (values, stand_ins) = gather(given, &known);
         let expected = json!({"cpu": "1", "memory": UNREADABLE, "password": SECRET, "token": "mine"});
         assert_eq!(values["configuration"], expected);
-        assert_eq!(values["contexts"], json!({"net.work": {"zones": ["a", "b"]}, "own": {"a": 1}}));
+        assert_eq!(
+            values["contexts"],
+            json!({"net.work": {"zones": ["a", "b"]}, "own": {"a": 1}})
+        );
         assert_eq!(values["cluster"]["labels"], json!({}));
         assert_eq!(stand_ins, ["configuration.memory", "configuration.password"]);
     }

@@ -47,13 +47,21 @@ pub async fn find(args: &RenderArgs, connect: &ConnectArgs, program: Program) ->
         return Err(Failure::usage(format!("{} is no folder", args.what.display())));
     }
     let session = Session::open(connect, program).await.inspect_err(|_| {
-        say(&format!("there is no folder {}, so a service of the hub is meant", args.what.display()));
+        say(&format!(
+            "there is no folder {}, so a service of the hub is meant",
+            args.what.display()
+        ));
     })?;
     of_service(args, &session).await
 }
 
 async fn of_folder(args: &RenderArgs, connect: &ConnectArgs, program: Program) -> Result<Stated> {
-    let (name, spec) = args.service.as_deref().map(read_service).transpose()?.unwrap_or_default();
+    let (name, spec) = args
+        .service
+        .as_deref()
+        .map(read_service)
+        .transpose()?
+        .unwrap_or_default();
     let files = local::read(&args.what, &spec.path)?;
     let cluster = match &args.cluster {
         Some(cluster) => {
@@ -65,10 +73,20 @@ async fn of_folder(args: &RenderArgs, connect: &ConnectArgs, program: Program) -
         }
         None => None,
     };
-    let own = args.what.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let own = args
+        .what
+        .canonicalize()
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let name = name.or(own).unwrap_or_else(|| "release-name".to_owned());
     let service = ServiceDeployment::new(&name, spec);
-    Ok(Stated { service, is_stated: args.service.is_some(), files, cluster, answer: None })
+    Ok(Stated {
+        service,
+        is_stated: args.service.is_some(),
+        files,
+        cluster,
+        answer: None,
+    })
 }
 
 async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
@@ -99,14 +117,25 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
     let files = open(&bundle)?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
     for problem in &answer.problems {
-        say(&format!("problem: {}; the cluster keeps the previous parameters", text::plain(problem)));
+        say(&format!(
+            "problem: {}; the cluster keeps the previous parameters",
+            text::plain(problem)
+        ));
     }
-    Ok(Stated { service: stated, is_stated: true, files, cluster: Some(cluster), answer: Some(answer) })
+    Ok(Stated {
+        service: stated,
+        is_stated: true,
+        files,
+        cluster: Some(cluster),
+        answer: Some(answer),
+    })
 }
 
 fn open(bundle: &BundleAnswer) -> Result<Local> {
     let unusable = |problem: String| Failure::new(exit::INTERNAL, "the hub's files can't be used").evidence(problem);
-    let compressed = BASE64.decode(&bundle.files.archive).map_err(|error| unusable(error.to_string()))?;
+    let compressed = BASE64
+        .decode(&bundle.files.archive)
+        .map_err(|error| unusable(error.to_string()))?;
     let archive = Archive::open(&compressed, &bundle.files.digest, &Limits::default());
     let archive = archive.map_err(|error| unusable(chain(&error)))?;
     let path = RelPath::parse_folder(&bundle.files.path).map_err(|error| unusable(error.to_string()))?;
@@ -123,7 +152,10 @@ fn name_cluster(service: &mut ServiceDeployment, cluster: &str) -> Result<()> {
         let failure = Failure::usage(format!("{cluster:?} names no cluster"));
         return Err(failure.evidence("expected NAME or NAMESPACE/NAME"));
     }
-    service.spec.cluster_ref = ClusterReference { name: name.to_owned(), namespace: namespace.map(str::to_owned) };
+    service.spec.cluster_ref = ClusterReference {
+        name: name.to_owned(),
+        namespace: namespace.map(str::to_owned),
+    };
     Ok(())
 }
 
@@ -152,7 +184,10 @@ mod tests {
         for (text, namespace) in [("east", None), ("team-a/east", Some("team-a"))] {
             name_cluster(&mut service, text).unwrap();
             assert_eq!(
-                (service.spec.cluster_ref.name.as_str(), service.spec.cluster_ref.namespace.as_deref()),
+                (
+                    service.spec.cluster_ref.name.as_str(),
+                    service.spec.cluster_ref.namespace.as_deref()
+                ),
                 ("east", namespace)
             );
         }

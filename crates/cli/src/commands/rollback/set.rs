@@ -30,8 +30,11 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
         (false, _) => {
             let versions = rollout::versions(session, (namespace, name)).await?;
             let target = choose(&versions, args.to.as_deref(), pinned).map_err(|why| {
-                Failure::new(exit::CONFLICT, format!("{namespace}/{name} can't be rolled back: {why}"))
-                    .next(format!("{{program}} history serviceset/{namespace}/{name}"))
+                Failure::new(
+                    exit::CONFLICT,
+                    format!("{namespace}/{name} can't be rolled back: {why}"),
+                )
+                .next(format!("{{program}} history serviceset/{namespace}/{name}"))
             })?;
             let pin = json!({"version": target.number, "reason": args.reason});
             rollout::change(session, &NamedSet::plain(namespace, name), json!({"pin": pin})).await?;
@@ -40,7 +43,10 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
     };
 
     print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
-    say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
+    say(&format!(
+        "next: {} rollout status {name} -n {namespace} --watch",
+        session.program.name()
+    ));
     Ok(exit::YES)
 }
 
@@ -51,7 +57,9 @@ fn choose<'a>(versions: &'a [SetVersion], wanted: Option<&str>, pinned: Option<u
         if let Some(pinned) = pinned {
             return Err(format!("it is at version {pinned} already; say --to which other"));
         }
-        let good = versions.iter().find(|version| version.good && version.number < current.number);
+        let good = versions
+            .iter()
+            .find(|version| version.good && version.number < current.number);
         return good.ok_or_else(|| format!("no version before {} was good on all clusters", current.number));
     };
     let found = versions.iter().find(|version| wanted.parse() == Ok(version.number));
@@ -74,13 +82,19 @@ mod tests {
         assert_eq!(chosen(None, None), Ok(3));
         assert_eq!(chosen(Some("2"), None), Ok(2));
         assert_eq!(chosen(Some("4"), Some(3)), Ok(4));
-        assert_eq!(chosen(None, Some(3)), Err("it is at version 3 already; say --to which other".to_owned()));
+        assert_eq!(
+            chosen(None, Some(3)),
+            Err("it is at version 3 already; say --to which other".to_owned())
+        );
         assert_eq!(chosen(Some("9"), None), Err("it has no version \"9\"".to_owned()));
         assert_eq!(
             choose(&versions[..2], None, None).map(|version| version.number),
             Err("no version before 5 was good on all clusters".to_owned())
         );
-        assert_eq!(choose(&[], None, None).unwrap_err(), "nothing of it was ever rolled out");
+        assert_eq!(
+            choose(&[], None, None).unwrap_err(),
+            "nothing of it was ever rolled out"
+        );
         // The newest good version is the one that runs already.
         assert_eq!(choose(&versions[2..], None, None).map(|version| version.number), Ok(2));
     }

@@ -38,7 +38,9 @@ enum Form {
 
 impl Awaited {
     pub fn new(named: NamedObject<'_>, fetch: bool) -> Result<Self> {
-        let is_source = SourceKind::ALL.iter().any(|source| source.plural() == named.kind.plural);
+        let is_source = SourceKind::ALL
+            .iter()
+            .any(|source| source.plural() == named.kind.plural);
         let form = match named.kind.plural.as_str() {
             "servicesets" | "managednamespaces" => Form::Set,
             "clusters" => Form::Cluster,
@@ -56,7 +58,13 @@ impl Awaited {
             .next("fetch the source first: {program} wait gitrepository/NAME --fetch"));
         }
         let (namespace, name) = (named.namespace.to_owned(), named.name.to_owned());
-        Ok(Self { kind: named.kind, namespace, name, form, fetch })
+        Ok(Self {
+            kind: named.kind,
+            namespace,
+            name,
+            form,
+            fetch,
+        })
     }
 
     fn path(&self) -> String {
@@ -75,7 +83,11 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
         ask(session, awaited).await?;
     }
     let mut looks = Looks::until(Instant::now() + timeout);
-    let what = if awaited.form == Form::Set { goal.word() } else { "ready" };
+    let what = if awaited.form == Form::Set {
+        goal.word()
+    } else {
+        "ready"
+    };
     let over = loop {
         let progress = match read(session, awaited).await {
             Ok(object) => judge(&object, awaited, goal),
@@ -97,10 +109,18 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
         looks.pause().await;
     };
     let (told, code) = match over {
-        Over::Stuck => (format!("{} is not going to be {what} by itself:", awaited.short()), exit::NO),
-        Over::TimedOut => {
-            (format!("timed out after {}s; {} is not {what}:", timeout.as_secs(), awaited.short()), exit::TIMEOUT)
-        }
+        Over::Stuck => (
+            format!("{} is not going to be {what} by itself:", awaited.short()),
+            exit::NO,
+        ),
+        Over::TimedOut => (
+            format!(
+                "timed out after {}s; {} is not {what}:",
+                timeout.as_secs(),
+                awaited.short()
+            ),
+            exit::TIMEOUT,
+        ),
     };
     say(&told);
     if let Ok(finding) = why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
@@ -115,7 +135,9 @@ async fn ask(session: &Session, awaited: &Awaited) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {farwater_api::REQUESTED_AT: now}}});
     let attempt = format!("ask {}", awaited.short());
     let path = format!("{}?fieldManager=farwater-cli", awaited.path());
-    let asked = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await;
+    let asked = session
+        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await;
     found(awaited, asked).map(drop)
 }
 
@@ -126,9 +148,13 @@ async fn read(session: &Session, awaited: &Awaited) -> Result<Value> {
 
 fn found(awaited: &Awaited, answer: Result<Value>) -> Result<Value> {
     match answer {
-        Err(failure) if failure.is_missing() => {
-            Err(missing(&awaited.kind.kind, &awaited.kind.plural, &awaited.namespace, &awaited.name, &[]))
-        }
+        Err(failure) if failure.is_missing() => Err(missing(
+            &awaited.kind.kind,
+            &awaited.kind.plural,
+            &awaited.namespace,
+            &awaited.name,
+            &[],
+        )),
         answer => answer,
     }
 }
@@ -153,7 +179,12 @@ fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
         all.find(|condition| condition["type"] == type_)
     };
     let text = |condition: &Value| {
-        let part = |field: &str| condition[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let part = |field: &str| {
+            condition[field]
+                .as_str()
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
         part("message").or_else(|| part("reason")).unwrap_or_default()
     };
     if let Some(stalled) = condition("Stalled").filter(|stalled| stalled["status"] == "True") {
@@ -206,13 +237,22 @@ mod tests {
             .collect();
         let mut object =
             json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2, "conditions": conditions}});
-        object["status"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object["status"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         object
     }
 
     fn of(form: Form) -> Awaited {
         let kind = crate::kinds::find("gitrepositories").unwrap();
-        Awaited { kind, namespace: "team-a".to_owned(), name: "infra".to_owned(), form, fetch: false }
+        Awaited {
+            kind,
+            namespace: "team-a".to_owned(),
+            name: "infra".to_owned(),
+            form,
+            fetch: false,
+        }
     }
 
     fn not_yet(why: &str) -> Progress {
@@ -225,7 +265,10 @@ mod tests {
             |object: Value, expected: Progress| assert_eq!(judge(&object, &of(Form::Source), Goal::Healthy), expected);
         check(object(&[("Ready", "True")], &json!({})), Progress::Reached);
         check(object(&[("Ready", "False")], &json!({})), not_yet("m"));
-        check(object(&[("Ready", "False"), ("Stalled", "True")], &json!({})), Progress::Refused("m".to_owned()));
+        check(
+            object(&[("Ready", "False"), ("Stalled", "True")], &json!({})),
+            Progress::Refused("m".to_owned()),
+        );
         check(
             object(&[("Ready", "True")], &json!({"observedGeneration": 1})),
             not_yet("the hub has not processed the new spec yet"),
@@ -234,29 +277,51 @@ mod tests {
         asked["metadata"]["annotations"] = json!({farwater_api::REQUESTED_AT: "2"});
         check(asked, not_yet("the source is being fetched"));
         // A server that did not answer the request is a no; without a request it is waited for.
-        let fetched = Awaited { fetch: true, ..of(Form::Source) };
+        let fetched = Awaited {
+            fetch: true,
+            ..of(Form::Source)
+        };
         let unanswered = object(&[("Ready", "False")], &json!({}));
-        assert_eq!(judge(&unanswered, &fetched, Goal::Healthy), Progress::Refused("m".to_owned()));
+        assert_eq!(
+            judge(&unanswered, &fetched, Goal::Healthy),
+            Progress::Refused("m".to_owned())
+        );
     }
 
     #[test]
     fn a_set_is_ready_when_its_rollout_is_complete_on_all_clusters() {
         let check = |rollout: Value, goal, expected: Progress| {
             assert_eq!(
-                judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), &of(Form::Set), goal),
+                judge(
+                    &object(&[("Ready", "True")], &json!({"rollout": rollout})),
+                    &of(Form::Set),
+                    goal
+                ),
                 expected
             );
         };
         let rollout = |phase: &str, updated: i64| json!({"number": 3, "phase": phase, "updated": updated, "waiting": 2 - updated});
         check(rollout("Complete", 2), Goal::Healthy, Progress::Reached);
-        check(rollout("Complete", 1), Goal::Healthy, not_yet("rollout 3 is Complete: 1 of 2 clusters are done"));
-        check(rollout("Progressing", 1), Goal::Applied, not_yet("rollout 3 is Progressing: 1 of 2 clusters are done"));
+        check(
+            rollout("Complete", 1),
+            Goal::Healthy,
+            not_yet("rollout 3 is Complete: 1 of 2 clusters are done"),
+        );
+        check(
+            rollout("Progressing", 1),
+            Goal::Applied,
+            not_yet("rollout 3 is Progressing: 1 of 2 clusters are done"),
+        );
         check(
             rollout("Halted", 1),
             Goal::Healthy,
             Progress::Refused("rollout 3 is Halted: 1 of 2 clusters are done".to_owned()),
         );
-        check(json!({"number": 0, "phase": "Complete"}), Goal::Healthy, not_yet("nothing was rolled out yet"));
+        check(
+            json!({"number": 0, "phase": "Complete"}),
+            Goal::Healthy,
+            not_yet("nothing was rolled out yet"),
+        );
         let mut none = object(&[("Ready", "False")], &json!({"rollout": rollout("Complete", 2)}));
         none["status"]["conditions"][0]["reason"] = NO_CLUSTERS.into();
         assert_eq!(judge(&none, &of(Form::Set), Goal::Applied), not_yet("m"));
@@ -269,7 +334,11 @@ mod tests {
     #[test]
     fn a_cluster_is_ready_when_its_agent_is_heard() {
         let cluster = |ready: &str| {
-            judge(&object(&[("Ready", ready)], &json!({"observedGeneration": 0})), &of(Form::Cluster), Goal::Healthy)
+            judge(
+                &object(&[("Ready", ready)], &json!({"observedGeneration": 0})),
+                &of(Form::Cluster),
+                Goal::Healthy,
+            )
         };
         assert_eq!((cluster("True"), cluster("False")), (Progress::Reached, not_yet("m")));
     }

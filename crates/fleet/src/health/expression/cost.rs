@@ -18,7 +18,12 @@ const LONGEST_NUMBER: u64 = 350;
 
 /// None: evaluating it costs too much.
 pub(super) fn count(expression: &IdedExpr, object: &Value) -> Option<u64> {
-    let mut count = Count { object, scope: Vec::new(), rounds: 1, cost: 0 };
+    let mut count = Count {
+        object,
+        scope: Vec::new(),
+        rounds: 1,
+        cost: 0,
+    };
     count.visit(expression)?;
     (count.cost <= MAX_COST).then_some(count.cost)
 }
@@ -40,7 +45,12 @@ impl Extent {
     const SCALAR: Self = Self::of_text(0);
 
     const fn of_text(bytes: usize) -> Self {
-        Self { size: 1 + bytes as u64, length: 0, element: 0, longest: 0 }
+        Self {
+            size: 1 + bytes as u64,
+            length: 0,
+            element: 0,
+            longest: 0,
+        }
     }
 
     /// A list or map of such elements, or another value of that size.
@@ -55,12 +65,21 @@ impl Extent {
 
     /// An unknown part of it.
     fn part(self) -> Self {
-        Self { length: self.longest, element: self.size, ..self }
+        Self {
+            length: self.longest,
+            element: self.size,
+            ..self
+        }
     }
 
     /// One element of a loop over it.
     fn round(self) -> Self {
-        Self { size: self.element, length: self.longest, element: self.element, longest: self.longest }
+        Self {
+            size: self.element,
+            length: self.longest,
+            element: self.element,
+            longest: self.longest,
+        }
     }
 }
 
@@ -73,7 +92,11 @@ fn measure(value: &Value) -> Extent {
         Value::Object(fields) => {
             let names = Extent::of_elements(fields.keys().map(|name| Extent::of_text(name.len())));
             let values = Extent::of_elements(fields.values().map(measure));
-            Extent { size: names.size + values.size, longest: values.longest, ..names }
+            Extent {
+                size: names.size + values.size,
+                longest: values.longest,
+                ..names
+            }
         }
     }
 }
@@ -100,9 +123,10 @@ impl<'a> Count<'a> {
             Expr::Ident(name) if name == OBJECT && self.scope.iter().all(|(variable, _)| variable != name) => {
                 Some(Some(self.object))
             }
-            Expr::Select(select) if !select.test => {
-                Some(self.at_path(&select.operand)?.and_then(|value| value.get(&select.field)))
-            }
+            Expr::Select(select) if !select.test => Some(
+                self.at_path(&select.operand)?
+                    .and_then(|value| value.get(&select.field)),
+            ),
             _ => None,
         }
     }
@@ -155,7 +179,9 @@ impl<'a> Count<'a> {
     }
 
     fn visit_elements(&mut self, elements: impl Iterator<Item = &'a IdedExpr>) -> Option<Extent> {
-        let elements = elements.map(|element| self.visit(element)).collect::<Option<Vec<Extent>>>()?;
+        let elements = elements
+            .map(|element| self.visit(element))
+            .collect::<Option<Vec<Extent>>>()?;
         let made = Extent::of_elements(elements.into_iter());
         self.spend(made.size)?;
         Some(made)
@@ -163,7 +189,9 @@ impl<'a> Count<'a> {
 
     fn visit_call(&mut self, call: &'a CallExpr) -> Option<Extent> {
         let operands = call.target.as_deref().into_iter().chain(&call.args);
-        let operands = operands.map(|operand| self.visit(operand)).collect::<Option<Vec<Extent>>>()?;
+        let operands = operands
+            .map(|operand| self.visit(operand))
+            .collect::<Option<Vec<Extent>>>()?;
         let sum = |of: fn(&Extent) -> u64| operands.iter().map(of).fold(0, u64::saturating_add);
         let most = |of: fn(&Extent) -> u64| operands.iter().map(of).max().unwrap_or_default();
         let size = sum(|operand| operand.size);
@@ -173,9 +201,10 @@ impl<'a> Count<'a> {
                 (0, Extent::SCALAR)
             }
             // Values of different length are not compared further.
-            operators::EQUALS | operators::NOT_EQUALS => {
-                (operands.iter().map(|operand| operand.size).min().unwrap_or_default(), Extent::SCALAR)
-            }
+            operators::EQUALS | operators::NOT_EQUALS => (
+                operands.iter().map(|operand| operand.size).min().unwrap_or_default(),
+                Extent::SCALAR,
+            ),
             operators::CONDITIONAL => {
                 let most = Extent {
                     size: most(|operand| operand.size),
@@ -188,12 +217,26 @@ impl<'a> Count<'a> {
             operators::ADD => {
                 let length = sum(|operand| operand.length);
                 let longest = most(|operand| operand.longest).max(length);
-                (size, Extent { size, length, element: most(|operand| operand.element), longest })
+                (
+                    size,
+                    Extent {
+                        size,
+                        length,
+                        element: most(|operand| operand.element),
+                        longest,
+                    },
+                )
             }
             operators::INDEX => (size, operands.first().map_or(Extent::SCALAR, |operand| operand.part())),
             "dyn" => (size, operands.first().copied().unwrap_or(Extent::SCALAR)),
             "bytes" => (size, Extent { size, ..Extent::SCALAR }),
-            "string" => (size, Extent { size: size.saturating_add(LONGEST_NUMBER), ..Extent::SCALAR }),
+            "string" => (
+                size,
+                Extent {
+                    size: size.saturating_add(LONGEST_NUMBER),
+                    ..Extent::SCALAR
+                },
+            ),
             // The other functions return numbers and booleans. If one fails, its error holds copies of the arguments.
             _ => (size, Extent::SCALAR),
         };
@@ -235,7 +278,9 @@ impl<'a> Count<'a> {
             }
             (operators::ADD, [_, made]) => {
                 let Expr::List(list) = &made.expr else { return None };
-                let [element] = list.elements.as_slice() else { return None };
+                let [element] = list.elements.as_slice() else {
+                    return None;
+                };
                 // Elements taken over from a list are no larger than the list.
                 if matches!(&element.expr, Expr::Ident(name) if *name == node.iter_var) {
                     self.spend(STEP.saturating_add(range.element))?;

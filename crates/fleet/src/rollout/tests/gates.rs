@@ -26,7 +26,10 @@ fn what_is_ill_anyway_takes_a_place() {
     set.row('d').wanted = Some(id("0"));
     set.fail("d");
     assert_eq!(set.released(), "");
-    assert_eq!(set.standing('a'), "waits: 1 of at most 1 are unavailable, fleet/d first");
+    assert_eq!(
+        set.standing('a'),
+        "waits: 1 of at most 1 are unavailable, fleet/d first"
+    );
     set.order(json!({"skip": ["fleet/d"]}));
     assert_eq!(set.released(), "a");
 }
@@ -43,10 +46,16 @@ fn steps_open_one_after_the_other_each_with_its_own_number() {
     set.look();
     set.get_through("a");
     let first = set.released();
-    assert_eq!((first.len(), set.standing('d').as_str()), (1, "waits for step eu: fleet/b is not done"));
+    assert_eq!(
+        (first.len(), set.standing('d').as_str()),
+        (1, "waits for step eu: fleet/b is not done")
+    );
     set.get_through(&first);
     let second = set.released();
-    assert_eq!(format!("{}{}", first.clone().min(second.clone()), first.max(second.clone())), "bc");
+    assert_eq!(
+        format!("{}{}", first.clone().min(second.clone()), first.max(second.clone())),
+        "bc"
+    );
     // A member whose wanted change is unknown closes the next step too.
     set.get_through(&second);
     set.row('b').wanted = None;
@@ -119,16 +128,26 @@ fn one_partition_is_gone_through_before_the_next_begins() {
         names.sort_unstable();
         names.into_iter().collect::<String>()
     };
-    assert_eq!((sorted(&order[1..3]), sorted(&order[3..5]), &order[5..]), ("ce".to_owned(), "bd".to_owned(), "f"));
+    assert_eq!(
+        (sorted(&order[1..3]), sorted(&order[3..5]), &order[5..]),
+        ("ce".to_owned(), "bd".to_owned(), "f")
+    );
 }
 
 #[test]
 fn nothing_moves_while_it_is_paused_or_held() {
     let mut set = set("ab", json!({"paused": true}));
     set.want("1");
-    assert_eq!((set.released(), set.standing('a')), (String::new(), "waits: the rollout is paused".to_owned()));
+    assert_eq!(
+        (set.released(), set.standing('a')),
+        (String::new(), "waits: the rollout is paused".to_owned())
+    );
     set.policy.paused = false;
-    let closed = Closed { by: "ops/nights".to_owned(), reason: "people sleep".to_owned(), until: None };
+    let closed = Closed {
+        by: "ops/nights".to_owned(),
+        reason: "people sleep".to_owned(),
+        until: None,
+    };
     let told = "waits: ChangeWindow ops/nights lets no change begin: people sleep".to_owned();
     set.row('a').stands = Some(Stands::Window(closed));
     assert_eq!((set.released(), set.standing('a')), (String::new(), told));
@@ -141,7 +160,10 @@ fn nothing_moves_while_it_is_paused_or_held() {
 fn what_is_on_hold_begins_when_it_is_promoted() {
     let mut set = set("abc", json!({"strategy": "OnHold"}));
     set.want("1");
-    assert_eq!((set.released(), set.standing('a')), (String::new(), "waits for the rollout to be promoted".to_owned()));
+    assert_eq!(
+        (set.released(), set.standing('a')),
+        (String::new(), "waits for the rollout to be promoted".to_owned())
+    );
     set.order(json!({"promote": "Step"}));
     assert_eq!(set.released(), "a");
     set.get_through("a");
@@ -209,7 +231,13 @@ fn a_number_names_what_the_set_asks_for() {
     set.get_through("b");
     assert_eq!(set.look().phase, Phase::Complete);
     assert_eq!((set.state.number, set.state.open), (1, false));
-    assert_eq!(set.state.last_good, Some(LastGood { number: 1, target: set.target }));
+    assert_eq!(
+        set.state.last_good,
+        Some(LastGood {
+            number: 1,
+            target: set.target
+        })
+    );
     set.row('b').wanted = Some(id("of its own"));
     set.look();
     assert_eq!(set.state.number, 2);

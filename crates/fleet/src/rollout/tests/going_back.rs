@@ -29,7 +29,10 @@ fn with_rollback_all_that_have_changed_go_back_some_at_a_time() {
     let mut set = rolling_back();
     // The failed member and the one released with it go back at once.
     let looked = set.look();
-    assert_eq!((looked.phase, looked.retracted.len(), looked.released.as_str()), (Phase::RollingBack, 2, ""));
+    assert_eq!(
+        (looked.phase, looked.retracted.len(), looked.released.as_str()),
+        (Phase::RollingBack, 2, "")
+    );
     let mut back = looked.retracted;
     for _ in 0..3 {
         let latest = back.clone();
@@ -39,7 +42,11 @@ fn with_rollback_all_that_have_changed_go_back_some_at_a_time() {
     assert_eq!(back.len(), 5);
     set.all_say(&back, Current);
     assert_eq!(set.look().phase, Phase::Halted);
-    let good = set.rows.iter().filter(|row| row.track.released == Some(id("0"))).count();
+    let good = set
+        .rows
+        .iter()
+        .filter(|row| row.track.released == Some(id("0")))
+        .count();
     assert_eq!(good, 6);
 }
 
@@ -88,7 +95,10 @@ fn an_abort_takes_back_what_has_changed_and_begins_nothing() {
     assert_eq!(set.look().phase, Phase::Aborted);
     set.join('e');
     set.row('e').wanted = Some(id("1"));
-    assert_eq!((set.released(), set.standing('e')), (String::new(), "waits: the rollout was aborted".to_owned()));
+    assert_eq!(
+        (set.released(), set.standing('e')),
+        (String::new(), "waits: the rollout was aborted".to_owned())
+    );
     set.want("2");
     assert_eq!(set.released(), "a");
 }

@@ -26,7 +26,10 @@ fn what_was_said_of_another_entry_is_no_word_on_this_one() {
     assert_eq!(set.released(), "a");
     // The member was healthy with its previous change.
     set.pass(50);
-    assert_eq!((set.released(), set.standing('a')), (String::new(), "is on its way".to_owned()));
+    assert_eq!(
+        (set.released(), set.standing('a')),
+        (String::new(), "is on its way".to_owned())
+    );
     // Content that returns is another entry.
     set.get_through("a");
     assert_eq!(set.released(), "b");
@@ -46,7 +49,10 @@ fn neither_silence_nor_a_clock_ends_a_soak() {
     set.pass(5);
     set.silence('a', true);
     set.pass(50);
-    assert_eq!((set.released(), set.standing('a')), (String::new(), "is silent since it got the change".to_owned()));
+    assert_eq!(
+        (set.released(), set.standing('a')),
+        (String::new(), "is silent since it got the change".to_owned())
+    );
     set.hear('a');
     assert_eq!(set.released(), "b");
     // The hub restarts with a clock that is an hour ahead or behind.
@@ -55,7 +61,10 @@ fn neither_silence_nor_a_clock_ends_a_soak() {
         set.want("1");
         set.look();
         set.say('a', Current);
-        set.clock = Clock { now: set.clock.now + jump, started: set.clock.now + jump };
+        set.clock = Clock {
+            now: set.clock.now + jump,
+            started: set.clock.now + jump,
+        };
         assert_eq!(set.released(), "", "{jump}");
         set.pass(10);
         assert_eq!(set.released(), "b", "{jump}");
@@ -88,7 +97,10 @@ fn a_silent_cluster_is_passed_over_and_gets_it_when_it_is_back() {
     set.get_through("c");
     assert_eq!(
         (set.look().phase, set.standing('b')),
-        (Phase::Complete, "is silent: it gets the change when it is heard".to_owned())
+        (
+            Phase::Complete,
+            "is silent: it gets the change when it is heard".to_owned()
+        )
     );
     assert_eq!(set.state.last_good.map(|good| good.number), Some(1));
     set.hear('b');
@@ -124,10 +136,16 @@ fn nobody_follows_before_a_hub_that_was_away_has_heard_them() {
     set.rows.iter_mut().for_each(|row| row.reach = Some(Reach::NotYet));
     assert_eq!(
         (set.released(), set.standing('b')),
-        (String::new(), "waits for its cluster to be heard, since the hub was away".to_owned())
+        (
+            String::new(),
+            "waits for its cluster to be heard, since the hub was away".to_owned()
+        )
     );
     let next = set.look().next_look;
-    assert!(next.is_some_and(|next| next <= set.clock.now + 5), "a poll wakes nobody: {next:?}");
+    assert!(
+        next.is_some_and(|next| next <= set.clock.now + 5),
+        "a poll wakes nobody: {next:?}"
+    );
     set.rows.iter_mut().for_each(|row| row.reach = None);
     assert_eq!(set.released(), "");
     set.pass(10);
@@ -171,7 +189,10 @@ fn a_halt_outlasts_a_recovery_and_ends_with_another_change() {
     assert_eq!(set.look().phase, Phase::Halted);
     set.get_through("a");
     assert_eq!(set.look().phase, Phase::Halted);
-    assert_eq!(set.standing('a'), "failed, and is healthy now: promote the rollout to continue");
+    assert_eq!(
+        set.standing('a'),
+        "failed, and is healthy now: promote the rollout to continue"
+    );
     set.want("2");
     assert_eq!(set.released(), "a");
     set.get_through("a");
@@ -187,7 +208,10 @@ fn what_is_not_healthy_in_time_has_failed_but_for_the_time_that_it_waits() {
     set.row('a').stands = Some(Stands::Waiting("waits for service database".to_owned()));
     set.look();
     set.pass(1000);
-    assert_eq!((set.look().phase, set.standing('a')), (Phase::Progressing, "waits for service database".to_owned()));
+    assert_eq!(
+        (set.look().phase, set.standing('a')),
+        (Phase::Progressing, "waits for service database".to_owned())
+    );
     set.row('a').stands = None;
     set.look();
     set.pass(99);
@@ -198,7 +222,13 @@ fn what_is_not_healthy_in_time_has_failed_but_for_the_time_that_it_waits() {
 
 #[test]
 fn in_a_closed_window_what_has_begun_goes_on_in_its_time_and_what_has_not_waits() {
-    let closed = || Stands::Window(Closed { by: "ops/nights".to_owned(), reason: String::new(), until: None });
+    let closed = || {
+        Stands::Window(Closed {
+            by: "ops/nights".to_owned(),
+            reason: String::new(),
+            until: None,
+        })
+    };
     let mut set = set("ab", json!({}));
     set.want("1");
     set.look();
@@ -207,7 +237,10 @@ fn in_a_closed_window_what_has_begun_goes_on_in_its_time_and_what_has_not_waits(
     set.look();
     set.pass(1000);
     let waits = "waits: ChangeWindow ops/nights lets no change begin".to_owned();
-    assert_eq!((set.look().phase, set.standing('a')), (Phase::Progressing, waits.clone()));
+    assert_eq!(
+        (set.look().phase, set.standing('a')),
+        (Phase::Progressing, waits.clone())
+    );
     set.say('a', Health::InProgress);
     set.look();
     assert_eq!(set.standing('a'), "is on its way");

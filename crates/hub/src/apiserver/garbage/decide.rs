@@ -56,21 +56,35 @@ pub enum Verdict {
 }
 
 pub fn references(object: &Value) -> &[Value] {
-    object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
+    object["metadata"]["ownerReferences"]
+        .as_array()
+        .map_or(&[], Vec::as_slice)
 }
 
 /// The key of the owner that `dependent` names.
 pub fn lead(registry: &Registry, reference: &Value, dependent: &Key) -> Lead {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
-    let Some(kind) = registry.kinds.iter().find(|k| k.stored && k.kind == kind && k.api_version() == version) else {
+    let Some(kind) = registry
+        .kinds
+        .iter()
+        .find(|k| k.stored && k.kind == kind && k.api_version() == version)
+    else {
         return Lead::UnknownKind;
     };
     if kind.namespaced && dependent.namespace.is_empty() {
         return Lead::NoNamespace;
     }
-    let namespace = if kind.namespaced { dependent.namespace.clone() } else { String::new() };
-    Lead::To(Key { kind: kind.store.clone(), namespace, name: text("name").to_owned() })
+    let namespace = if kind.namespaced {
+        dependent.namespace.clone()
+    } else {
+        String::new()
+    };
+    Lead::To(Key {
+        kind: kind.store.clone(),
+        namespace,
+        name: text("name").to_owned(),
+    })
 }
 
 /// The owner that a reference names, given the object with its key.
@@ -94,13 +108,23 @@ pub fn decide(object: &Value, owners: &[Owner], dependents: Dependents) -> Verdi
         return Verdict::Keep;
     }
     if owners.contains(&Owner::Solid) {
-        let gone = references(object).iter().zip(owners).filter(|(_, owner)| **owner != Owner::Solid);
-        let gone: BTreeSet<String> =
-            gone.filter_map(|(reference, _)| reference["uid"].as_str().map(str::to_owned)).collect();
-        return if gone.is_empty() { Verdict::Keep } else { Verdict::Release(gone) };
+        let gone = references(object)
+            .iter()
+            .zip(owners)
+            .filter(|(_, owner)| **owner != Owner::Solid);
+        let gone: BTreeSet<String> = gone
+            .filter_map(|(reference, _)| reference["uid"].as_str().map(str::to_owned))
+            .collect();
+        return if gone.is_empty() {
+            Verdict::Keep
+        } else {
+            Verdict::Release(gone)
+        };
     }
     if owners.contains(&Owner::WaitsForDependents) && dependents.any {
-        return Verdict::CollectInForeground { unblock: dependents.may_be_a_cycle };
+        return Verdict::CollectInForeground {
+            unblock: dependents.may_be_a_cycle,
+        };
     }
     Verdict::Collect(Propagation::of_finalizers(object).unwrap_or(Propagation::Background))
 }
@@ -109,13 +133,19 @@ pub fn decide(object: &Value, owners: &[Owner], dependents: Dependents) -> Verdi
 pub fn released(object: &Value, owners: &BTreeSet<String>) -> Value {
     let mut object = object.clone();
     let names = |reference: &Value| reference["uid"].as_str().is_some_and(|uid| owners.contains(uid));
-    meta::retain(&mut object["metadata"], "ownerReferences", |reference| !names(reference));
+    meta::retain(&mut object["metadata"], "ownerReferences", |reference| {
+        !names(reference)
+    });
     object
 }
 
 fn unblocked(object: &Value) -> Value {
     let mut object = object.clone();
-    for reference in object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut).into_iter().flatten()
+    for reference in object
+        .pointer_mut("/metadata/ownerReferences")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
     {
         if reference["blockOwnerDeletion"] == true {
             reference["blockOwnerDeletion"] = json!(false);
@@ -145,8 +175,10 @@ mod tests {
     use crate::kinds::REGISTRY;
 
     fn owned(uids: &[&str]) -> Value {
-        let references: Vec<Value> =
-            uids.iter().map(|uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": uid, "uid": uid})).collect();
+        let references: Vec<Value> = uids
+            .iter()
+            .map(|uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": uid, "uid": uid}))
+            .collect();
         json!({"metadata": {"name": "a", "ownerReferences": references}})
     }
 
@@ -154,7 +186,10 @@ mod tests {
     fn an_object_is_collected_when_none_of_its_owners_stays() {
         use Owner::{Absent, Solid, WaitsForDependents};
         let none = Dependents::default();
-        let some = Dependents { any: true, may_be_a_cycle: false };
+        let some = Dependents {
+            any: true,
+            may_be_a_cycle: false,
+        };
         let background = Verdict::Collect(Propagation::Background);
         for (owners, dependents, expected) in [
             (&[][..], none, Verdict::Keep),
@@ -162,9 +197,17 @@ mod tests {
             (&[Absent], none, background.clone()),
             (&[Absent, Absent], some, background.clone()),
             (&[WaitsForDependents], none, background.clone()),
-            (&[WaitsForDependents, Absent], some, Verdict::CollectInForeground { unblock: false }),
+            (
+                &[WaitsForDependents, Absent],
+                some,
+                Verdict::CollectInForeground { unblock: false },
+            ),
             (&[Absent, Solid], none, Verdict::Release(["u0".to_owned()].into())),
-            (&[Solid, WaitsForDependents], some, Verdict::Release(["u1".to_owned()].into())),
+            (
+                &[Solid, WaitsForDependents],
+                some,
+                Verdict::Release(["u1".to_owned()].into()),
+            ),
         ] {
             let uids: Vec<String> = (0..owners.len()).map(|n| format!("u{n}")).collect();
             let object = owned(&uids.iter().map(String::as_str).collect::<Vec<_>>());
@@ -175,18 +218,34 @@ mod tests {
         assert_eq!(decide(&marked, &[Absent], none), Verdict::Keep);
         let mut orphaning = owned(&["a"]);
         orphaning["metadata"]["finalizers"] = json!(["x/y", "orphan"]);
-        assert_eq!(decide(&orphaning, &[Absent], none), Verdict::Collect(Propagation::Orphan));
+        assert_eq!(
+            decide(&orphaning, &[Absent], none),
+            Verdict::Collect(Propagation::Orphan)
+        );
     }
 
     #[test]
     fn an_owner_is_its_kind_its_name_and_its_uid() {
-        let at =
-            |namespace: &str| Key { kind: Kind::new("secrets", ""), namespace: namespace.into(), name: "d".into() };
+        let at = |namespace: &str| Key {
+            kind: Kind::new("secrets", ""),
+            namespace: namespace.into(),
+            name: "d".into(),
+        };
         let reference =
             |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "name": "n", "uid": "u"});
-        let key = |kind: Kind, namespace: &str| Lead::To(Key { kind, namespace: namespace.into(), name: "n".into() });
+        let key = |kind: Kind, namespace: &str| {
+            Lead::To(Key {
+                kind,
+                namespace: namespace.into(),
+                name: "n".into(),
+            })
+        };
         for (reference, namespace, expected) in [
-            (reference("v1", "ConfigMap"), "ns", key(Kind::new("configmaps", ""), "ns")),
+            (
+                reference("v1", "ConfigMap"),
+                "ns",
+                key(Kind::new("configmaps", ""), "ns"),
+            ),
             (reference("v1", "ConfigMap"), "", Lead::NoNamespace),
             (reference("v1", "Namespace"), "ns", key(Kind::new("namespaces", ""), "")),
             (reference("v1", "Pod"), "ns", Lead::UnknownKind),

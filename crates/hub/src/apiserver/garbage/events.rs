@@ -22,9 +22,19 @@ pub async fn report_misplaced_owner(
 ) -> Result<(), StoreError> {
     let object = misplaced_owner(resource, reference, now);
     let name = meta::text(&object, "name").to_owned();
-    let key = Key { kind: Kind::new("events", ""), namespace: namespace_of(resource).to_owned(), name };
+    let key = Key {
+        kind: Kind::new("events", ""),
+        namespace: namespace_of(resource).to_owned(),
+        name,
+    };
     let object = manage(&key.kind, "", None, object, now);
-    match store.write(Write { key, change: Change::Create(object) }).await {
+    match store
+        .write(Write {
+            key,
+            change: Change::Create(object),
+        })
+        .await
+    {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -32,7 +42,11 @@ pub async fn report_misplaced_owner(
 
 /// Events of cluster-scoped objects are in the admin namespace.
 fn namespace_of(resource: &Resource) -> &str {
-    if resource.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &resource.key.namespace }
+    if resource.key.namespace.is_empty() {
+        ADMIN_NAMESPACE
+    } else {
+        &resource.key.namespace
+    }
 }
 
 fn misplaced_owner(resource: &Resource, reference: &Value, now: Timestamp) -> Value {

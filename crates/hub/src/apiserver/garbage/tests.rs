@@ -11,15 +11,24 @@ use crate::kinds::removal;
 const DEPENDENTS: usize = 120;
 
 fn key(name: &str) -> Key {
-    Key { kind: Kind::new("configmaps", ""), namespace: "ns".into(), name: name.into() }
+    Key {
+        kind: Kind::new("configmaps", ""),
+        namespace: "ns".into(),
+        name: name.into(),
+    }
 }
 
 async fn open(folder: &TempDir) -> Store {
-    Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap()
+    Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32]))
+        .await
+        .unwrap()
 }
 
 fn collector(store: &Store) -> Collector {
-    Collector { store: store.clone(), waiting: HashMap::new() }
+    Collector {
+        store: store.clone(),
+        waiting: HashMap::new(),
+    }
 }
 
 /// A ConfigMap whose uid is its name.
@@ -32,23 +41,45 @@ async fn make(store: &Store, name: &str, owners: &[&str]) -> Resource {
         .collect();
     let metadata = json!({"name": name, "namespace": "ns", "uid": name, "ownerReferences": owners});
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
-    store.write(Write { key: key(name), change: Change::Create(object) }).await.unwrap()
+    store
+        .write(Write {
+            key: key(name),
+            change: Change::Create(object),
+        })
+        .await
+        .unwrap()
 }
 
 async fn delete(store: &Store, resource: &Resource, policy: removal::Propagation) {
     let kind = kind_of(&resource.key).unwrap();
     let removal = removal::plan_removal(&resource.object, kind, policy.into(), Timestamp::now());
     let change = removal::change_of(removal, resource).unwrap();
-    store.write(Write { key: resource.key.clone(), change }).await.unwrap();
+    store
+        .write(Write {
+            key: resource.key.clone(),
+            change,
+        })
+        .await
+        .unwrap();
 }
 
 async fn names(store: &Store) -> Vec<String> {
     let query = ListQuery::all(Kind::new("configmaps", ""));
-    store.list(&query).await.unwrap().items.into_iter().map(|resource| resource.key.name).collect()
+    store
+        .list(&query)
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .map(|resource| resource.key.name)
+        .collect()
 }
 
 async fn marks(store: &Store) -> usize {
-    load_garbage(&mut store.tables().await.unwrap(), "", 1000).await.unwrap().len()
+    load_garbage(&mut store.tables().await.unwrap(), "", 1000)
+        .await
+        .unwrap()
+        .len()
 }
 
 /// Runs passes until no mark is left.
@@ -65,7 +96,11 @@ async fn settle(store: &Store) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
-    for policy in [removal::Propagation::Background, removal::Propagation::Foreground, removal::Propagation::Orphan] {
+    for policy in [
+        removal::Propagation::Background,
+        removal::Propagation::Foreground,
+        removal::Propagation::Orphan,
+    ] {
         let folder = TempDir::new().unwrap();
         let mut store = open(&folder).await;
         let owner = make(&store, "owner", &[]).await;
@@ -84,7 +119,11 @@ async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
         }
         settle(&store).await;
         let left = names(&store).await;
-        let expected = if policy == removal::Propagation::Orphan { DEPENDENTS } else { DEPENDENTS / 10 };
+        let expected = if policy == removal::Propagation::Orphan {
+            DEPENDENTS
+        } else {
+            DEPENDENTS / 10
+        };
         assert_eq!(left.len(), expected + 1, "{policy:?}: {left:?}");
         assert!(left.contains(&"kept".to_owned()) && !left.contains(&"owner".to_owned()));
         let shared = store.get(&key("d000")).await.unwrap().unwrap();
@@ -135,7 +174,10 @@ async fn an_owner_that_appears_between_two_looks_saves_its_dependent() {
     // As after a first decision that found no owner.
     make(&store, "owner", &[]).await;
     let dependents = Dependents::default();
-    store.transact(move |tx| Box::pin(judge_again(tx, key("dependent"), dependents))).await.unwrap();
+    store
+        .transact(move |tx| Box::pin(judge_again(tx, key("dependent"), dependents)))
+        .await
+        .unwrap();
     assert_eq!(names(&store).await, ["dependent", "owner"]);
 }
 
@@ -147,8 +189,18 @@ async fn an_owner_waits_without_being_looked_at_again() {
     let dependent = make(&store, "dependent", &["owner"]).await;
     let mut held = (*dependent.object).clone();
     held["metadata"]["finalizers"] = json!(["example.com/x"]);
-    let change = Change::Replace { uid: dependent.uid.clone(), version: dependent.version, object: held };
-    store.write(Write { key: dependent.key, change }).await.unwrap();
+    let change = Change::Replace {
+        uid: dependent.uid.clone(),
+        version: dependent.version,
+        object: held,
+    };
+    store
+        .write(Write {
+            key: dependent.key,
+            change,
+        })
+        .await
+        .unwrap();
     delete(&store, &owner, removal::Propagation::Foreground).await;
     let mut collector = collector(&store);
     collector.pass().await.unwrap();
@@ -157,8 +209,17 @@ async fn an_owner_waits_without_being_looked_at_again() {
     collector.pass().await.unwrap();
     assert_eq!((store.position(), marks(&store).await), (before, 1));
     let dependent = store.get(&key("dependent")).await.unwrap().unwrap();
-    let change = Change::Delete { uid: dependent.uid, version: dependent.version };
-    store.write(Write { key: dependent.key, change }).await.unwrap();
+    let change = Change::Delete {
+        uid: dependent.uid,
+        version: dependent.version,
+    };
+    store
+        .write(Write {
+            key: dependent.key,
+            change,
+        })
+        .await
+        .unwrap();
     settle(&store).await;
     assert_eq!(names(&store).await, [""; 0]);
 }

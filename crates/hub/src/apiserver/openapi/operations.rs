@@ -34,7 +34,11 @@ fn dry_run() -> Value {
 fn write_parameters() -> Vec<Value> {
     vec![
         dry_run(),
-        parameter("fieldManager", "string", "Name of the manager of the written fields; required for an apply."),
+        parameter(
+            "fieldManager",
+            "string",
+            "Name of the manager of the written fields; required for an apply.",
+        ),
         parameter(
             "fieldValidation",
             "string",
@@ -47,9 +51,17 @@ fn delete_parameters() -> Vec<Value> {
     let mut parameters = vec![dry_run()];
     parameters.extend(
         [
-            ("gracePeriodSeconds", "integer", "Accepted, without effect: no object of the hub has a grace period."),
+            (
+                "gracePeriodSeconds",
+                "integer",
+                "Accepted, without effect: no object of the hub has a grace period.",
+            ),
             ("orphanDependents", "boolean", "Deprecated; use propagationPolicy."),
-            ("propagationPolicy", "string", "Deletion of dependents: Background, Foreground or Orphan."),
+            (
+                "propagationPolicy",
+                "string",
+                "Deletion of dependents: Background, Foreground or Orphan.",
+            ),
         ]
         .map(|(name, kind, text)| parameter(name, kind, text)),
     );
@@ -63,19 +75,31 @@ fn read_parameters(kind: &ResourceKind) -> Vec<Value> {
 }
 
 fn patch_parameters() -> Vec<Value> {
-    let force = parameter("force", "boolean", "An apply takes fields that others own instead of being refused.");
+    let force = parameter(
+        "force",
+        "boolean",
+        "An apply takes fields that others own instead of being refused.",
+    );
     write_parameters().into_iter().chain([force]).collect()
 }
 
 fn list_parameters() -> Vec<Value> {
     [
-        ("allowWatchBookmarks", "boolean", "Whether a watch also sends BOOKMARK events."),
+        (
+            "allowWatchBookmarks",
+            "boolean",
+            "Whether a watch also sends BOOKMARK events.",
+        ),
         ("continue", "string", "The token of the page before."),
         ("fieldSelector", "string", "Narrows by fields."),
         ("labelSelector", "string", "Narrows by labels."),
         ("limit", "integer", "Most items of one answer."),
         ("resourceVersion", "string", "The state to list or to watch from."),
-        ("resourceVersionMatch", "string", "How resourceVersion is meant: Exact or NotOlderThan."),
+        (
+            "resourceVersionMatch",
+            "string",
+            "How resourceVersion is meant: Exact or NotOlderThan.",
+        ),
         ("sendInitialEvents", "boolean", "A watch begins with the present state."),
         ("timeoutSeconds", "integer", "Ends a watch."),
         ("watch", "boolean", "Stream changes instead of listing."),
@@ -86,7 +110,11 @@ fn list_parameters() -> Vec<Value> {
 
 fn delete_collection_parameters() -> Vec<Value> {
     let of_watches = |parameter: &Value| matches!(parameter["name"].as_str(), Some("watch" | "allowWatchBookmarks"));
-    list_parameters().into_iter().filter(|p| !of_watches(p)).chain(delete_parameters()).collect()
+    list_parameters()
+        .into_iter()
+        .filter(|p| !of_watches(p))
+        .chain(delete_parameters())
+        .collect()
 }
 
 fn path_parameters(kind: &ResourceKind, item: bool) -> Vec<Value> {
@@ -95,24 +123,38 @@ fn path_parameters(kind: &ResourceKind, item: bool) -> Vec<Value> {
         json!({"name": name, "in": "path", "required": true, "description": text, "schema": schema})
     };
     let name = item.then(|| path("name", &format!("The name of the {}.", kind.kind)));
-    let namespace = kind.namespaced.then(|| path("namespace", "The namespace that it is in."));
+    let namespace = kind
+        .namespaced
+        .then(|| path("namespace", "The namespace that it is in."));
     name.into_iter().chain(namespace).collect()
 }
 
 fn patch_types(kind: &ResourceKind) -> &'static [&'static str] {
     const OURS: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::APPLY];
-    const BUILT_IN: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::STRATEGIC, PatchType::APPLY];
+    const BUILT_IN: &[&str] = &[
+        PatchType::JSON,
+        PatchType::MERGE,
+        PatchType::STRATEGIC,
+        PatchType::APPLY,
+    ];
     if kind.ours { OURS } else { BUILT_IN }
 }
 
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
-    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    letters
+        .next()
+        .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+        .unwrap_or_default()
 }
 
 /// A group in the names of operations, as in Kubernetes: `rbac.authorization.k8s.io` is `rbacAuthorization`.
 fn group_word(group: &str) -> String {
-    let short = if group.is_empty() { "core" } else { group.strip_suffix(".k8s.io").unwrap_or(group) };
+    let short = if group.is_empty() {
+        "core"
+    } else {
+        group.strip_suffix(".k8s.io").unwrap_or(group)
+    };
     let mut words = short.split('.');
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |all, word| all + &capital(word))
@@ -152,7 +194,13 @@ fn reference(schema: &str) -> Value {
 impl<'a> Place<'a> {
     fn of(kind: &'a ResourceKind) -> Self {
         let gvk = (&*kind.group, &*kind.version, &*kind.kind);
-        Self { kind, gvk, schema: &kind.schema_name, sub: "", everywhere: false }
+        Self {
+            kind,
+            gvk,
+            schema: &kind.schema_name,
+            sub: "",
+            everywhere: false,
+        }
     }
 
     /// Unique in a document of all groups, because clients are generated with functions of these names.
@@ -165,7 +213,11 @@ impl<'a> Place<'a> {
             other => (other, ""),
         };
         let group = capital(&group_word(&self.kind.group)) + &capital(&self.kind.version);
-        let scope = if self.kind.namespaced && !self.everywhere { "Namespaced" } else { "" };
+        let scope = if self.kind.namespaced && !self.everywhere {
+            "Namespaced"
+        } else {
+            ""
+        };
         let end = if self.everywhere { "ForAllNamespaces" } else { "" };
         format!("{verb}{group}{all}{scope}{}{}{end}", self.kind.kind, capital(self.sub))
     }
@@ -177,8 +229,10 @@ impl<'a> Place<'a> {
             _ => "Accepted",
         };
         let content = json!({"application/json": {"schema": reference(op.answer)}});
-        let answers =
-            op.codes.iter().map(|code| (code.to_string(), json!({"description": says(code), "content": content})));
+        let answers = op
+            .codes
+            .iter()
+            .map(|code| (code.to_string(), json!({"description": says(code), "content": content})));
         let refused = ("401".to_owned(), json!({"description": "Unauthorized"}));
         let responses: Map<String, Value> = answers.chain([refused]).collect();
 
@@ -204,17 +258,39 @@ impl<'a> Place<'a> {
 
     fn get(&self) -> Value {
         let parameters = read_parameters(self.kind);
-        self.operation(Operation { action: "get", parameters, body: None, answer: self.schema, codes: &[200] })
+        self.operation(Operation {
+            action: "get",
+            parameters,
+            body: None,
+            answer: self.schema,
+            codes: &[200],
+        })
     }
 
     fn list(&self, answer: &str) -> Value {
         let parameters = list_parameters();
-        self.operation(Operation { action: "list", parameters, body: None, answer, codes: &[200] })
+        self.operation(Operation {
+            action: "list",
+            parameters,
+            body: None,
+            answer,
+            codes: &[200],
+        })
     }
 
     fn write(&self, action: &str, codes: &[u16]) -> Value {
-        let body = Some(Body { schema: self.schema, types: WRITTEN, required: true });
-        self.operation(Operation { action, parameters: write_parameters(), body, answer: self.schema, codes })
+        let body = Some(Body {
+            schema: self.schema,
+            types: WRITTEN,
+            required: true,
+        });
+        self.operation(Operation {
+            action,
+            parameters: write_parameters(),
+            body,
+            answer: self.schema,
+            codes,
+        })
     }
 
     fn put(&self) -> Value {
@@ -226,22 +302,42 @@ impl<'a> Place<'a> {
     }
 
     fn patch(&self) -> Value {
-        let body = Some(Body { schema: PATCH, types: patch_types(self.kind), required: true });
+        let body = Some(Body {
+            schema: PATCH,
+            types: patch_types(self.kind),
+            required: true,
+        });
         // An apply creates missing objects; Kubernetes doesn't state that for custom resources.
         let codes: &[u16] = if self.kind.ours { &[200] } else { &[200, 201] };
         let parameters = patch_parameters();
-        self.operation(Operation { action: "patch", parameters, body, answer: self.schema, codes })
+        self.operation(Operation {
+            action: "patch",
+            parameters,
+            body,
+            answer: self.schema,
+            codes,
+        })
     }
 
     fn delete(&self, action: &str, parameters: Vec<Value>) -> Value {
-        let body = Some(Body { schema: DELETE_OPTIONS, types: WRITTEN, required: false });
+        let body = Some(Body {
+            schema: DELETE_OPTIONS,
+            types: WRITTEN,
+            required: false,
+        });
         let (answer, codes): (_, &[u16]) = match action {
             "deletecollection" => (STATUS, &[200]),
             // The answer is a Namespace, too; but clients expect what Kubernetes publishes.
             _ if self.kind.answers_deleted && self.kind.kind != "Namespace" => (self.schema, &[200, 202]),
             _ => (STATUS, &[200, 202]),
         };
-        self.operation(Operation { action, parameters, body, answer, codes })
+        self.operation(Operation {
+            action,
+            parameters,
+            body,
+            answer,
+            codes,
+        })
     }
 }
 
@@ -252,7 +348,10 @@ fn collection_path(root: &str, kind: &ResourceKind) -> String {
 
 /// A subresource is sent either a kind with a schema of its own, or the resource itself.
 fn subresource<'a>(registry: &'a Registry, kind: &'a ResourceKind, sub: &'a Subresource) -> Option<Value> {
-    let mut place = Place { sub: sub.name, ..Place::of(kind) };
+    let mut place = Place {
+        sub: sub.name,
+        ..Place::of(kind)
+    };
     if let Some(gvk) = sub.kind {
         (place.gvk, place.schema) = (gvk, schema_of(registry, gvk)?);
     }
@@ -278,7 +377,10 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
             true => ("get", place.list(&kind.list_schema_name())),
             false => ("post", place.post()),
         };
-        paths.insert(collection, json!({"parameters": path_parameters(kind, false), method: operation}));
+        paths.insert(
+            collection,
+            json!({"parameters": path_parameters(kind, false), method: operation}),
+        );
         return;
     }
 
@@ -289,8 +391,14 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
     }
     paths.insert(collection.clone(), all);
     if kind.namespaced {
-        let everywhere = Place { everywhere: true, ..place };
-        paths.insert(format!("{root}/{}", kind.plural), json!({"get": everywhere.list(&list)}));
+        let everywhere = Place {
+            everywhere: true,
+            ..place
+        };
+        paths.insert(
+            format!("{root}/{}", kind.plural),
+            json!({"get": everywhere.list(&list)}),
+        );
     }
 
     let item = json!({

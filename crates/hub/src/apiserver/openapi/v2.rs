@@ -7,7 +7,10 @@ use crate::kinds::Registry;
 
 pub fn document(registry: &Registry) -> Value {
     let (paths, schemas) = contents(registry, &registry.groups());
-    let paths: Map<_, _> = paths.into_iter().map(|(path, operations)| (path, spell_path(operations))).collect();
+    let paths: Map<_, _> = paths
+        .into_iter()
+        .map(|(path, operations)| (path, spell_path(operations)))
+        .collect();
     let mut definitions = Map::from_iter(schemas);
     for kind in registry.kinds.iter().filter(|kind| kind.ours) {
         definitions.get_mut(&kind.schema_name).map(narrow);
@@ -59,7 +62,10 @@ fn narrow(schema: &mut Value) {
     }
 
     let properties = map.get("properties").and_then(Value::as_object).into_iter().flatten();
-    let optional: Vec<String> = properties.filter(|(_, s)| nullable(s)).map(|(name, _)| name.clone()).collect();
+    let optional: Vec<String> = properties
+        .filter(|(_, s)| nullable(s))
+        .map(|(name, _)| name.clone())
+        .collect();
     if let Some(required) = map.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| !optional.iter().any(|optional| name == optional));
         if required.is_empty() {
@@ -67,7 +73,11 @@ fn narrow(schema: &mut Value) {
         }
     }
 
-    map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, s)| narrow(s));
+    map.get_mut("properties")
+        .and_then(Value::as_object_mut)
+        .into_iter()
+        .flatten()
+        .for_each(|(_, s)| narrow(s));
     for part in ["items", "additionalProperties"] {
         map.get_mut(part).map(narrow);
     }
@@ -85,7 +95,12 @@ fn spell_path(mut path: Value) -> Value {
 
 /// In v2, the type is in the parameter itself.
 fn spell_parameters(parameters: &mut Value) {
-    for parameter in parameters.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+    for parameter in parameters
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
         if let Some(Value::Object(schema)) = parameter.remove("schema") {
             parameter.extend(schema);
         }
@@ -95,8 +110,13 @@ fn spell_parameters(parameters: &mut Value) {
 /// In v2, the body is one of the parameters, and media types belong to the operation.
 fn spell_operation(operation: &mut Value) {
     spell_parameters(&mut operation["parameters"]);
-    let body = operation.as_object_mut().and_then(|operation| operation.remove("requestBody"));
-    if let Some((body, content)) = body.as_ref().and_then(|body| Some((body, body["content"].as_object()?))) {
+    let body = operation
+        .as_object_mut()
+        .and_then(|operation| operation.remove("requestBody"));
+    if let Some((body, content)) = body
+        .as_ref()
+        .and_then(|body| Some((body, body["content"].as_object()?)))
+    {
         let schema = content.values().next().map(|of_type| of_type["schema"].clone());
         let mut parameter = json!({"name": "body", "in": "body", "schema": schema});
         if body["required"] == true {
@@ -143,11 +163,17 @@ mod tests {
         let open = json!({"x-kubernetes-preserve-unknown-fields": true});
         let with = |more: Value| {
             let mut schema = open.clone();
-            schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            schema
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             schema
         };
         check(with(json!({"type": "object", "properties": {"a": {}}})), open.clone());
-        check(json!({"items": with(json!({"type": "array"})), "anyOf": []}), json!({"items": open}));
+        check(
+            json!({"items": with(json!({"type": "array"})), "anyOf": []}),
+            json!({"items": open}),
+        );
     }
 
     /// A field may have the name of a schema keyword.
@@ -162,7 +188,11 @@ mod tests {
     #[test]
     fn operations_have_names_of_their_own() {
         let document = document(&super::super::REGISTRY);
-        let operations = document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap());
+        let operations = document["paths"]
+            .as_object()
+            .unwrap()
+            .values()
+            .flat_map(|path| path.as_object().unwrap());
         let mut ids: Vec<_> = operations.filter_map(|(_, op)| op["operationId"].as_str()).collect();
         let count = ids.len();
         ids.sort_unstable();

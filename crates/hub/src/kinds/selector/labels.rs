@@ -17,7 +17,12 @@ pub fn parse(text: &str, filter: &mut Filter) -> Result<(), ApiError> {
     if text.len() > LONGEST {
         return Err(ApiError::bad_request("the label selector is too long"));
     }
-    Parser { tokens: tokens(text), at: 0 }.parse(filter).map_err(ApiError::bad_request)
+    Parser {
+        tokens: tokens(text),
+        at: 0,
+    }
+    .parse(filter)
+    .map_err(ApiError::bad_request)
 }
 
 /// Symbols and words; whitespace only separates them.
@@ -25,9 +30,14 @@ fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let symbol = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"].into_iter().find(|s| rest.starts_with(s));
+        let symbol = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"]
+            .into_iter()
+            .find(|s| rest.starts_with(s));
         let length = symbol.map_or_else(
-            || rest.find(|c: char| c.is_whitespace() || "=!,()><".contains(c)).unwrap_or(rest.len()),
+            || {
+                rest.find(|c: char| c.is_whitespace() || "=!,()><".contains(c))
+                    .unwrap_or(rest.len())
+            },
             str::len,
         );
         tokens.push(&rest[..length]);
@@ -64,7 +74,8 @@ impl<'a> Parser<'a> {
                 token if is_word(token) || token == "!" => {}
                 other => return Err(format!("found '{other}', expected: !, identifier, or 'end of string'")),
             }
-            self.requirement(filter).map_err(|why| format!("unable to parse requirement: {why}"))?;
+            self.requirement(filter)
+                .map_err(|why| format!("unable to parse requirement: {why}"))?;
             match self.next() {
                 "" => return Ok(()),
                 "," if is_word(self.peek()) || self.peek() == "!" => {}
@@ -87,7 +98,11 @@ impl<'a> Parser<'a> {
         let key = key.to_owned();
 
         if matches!(self.peek(), "" | ",") {
-            let exists = if absent { LabelRequirement::NotExists } else { LabelRequirement::Exists };
+            let exists = if absent {
+                LabelRequirement::NotExists
+            } else {
+                LabelRequirement::Exists
+            };
             filter.labels.0.push(exists(key));
             return Ok(());
         }
@@ -103,7 +118,11 @@ impl<'a> Parser<'a> {
         match operator {
             ">" | "<" => {
                 let number = values[0].parse().unwrap_or_default();
-                filter.compared.push(Comparison { key, greater: operator == ">", number });
+                filter.compared.push(Comparison {
+                    key,
+                    greater: operator == ">",
+                    number,
+                });
             }
             "!=" | "notin" => filter.labels.0.push(LabelRequirement::NotIn(key, values)),
             _ => filter.labels.0.push(LabelRequirement::In(key, values)),

@@ -89,10 +89,19 @@ fn default_binding(object: &mut Value) {
     if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
         object["roleRef"]["apiGroup"] = json!(RBAC);
     }
-    if object.get("subjects").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+    if object
+        .get("subjects")
+        .and_then(Value::as_array)
+        .is_none_or(Vec::is_empty)
+    {
         set(object, "subjects", None);
     }
-    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+    for subject in object
+        .get_mut("subjects")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         let group = match subject["kind"].as_str() {
             Some("User" | "Group") => RBAC,
             _ => continue,

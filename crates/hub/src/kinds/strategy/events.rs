@@ -61,7 +61,10 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 
 /// Events are in the namespace of their object; those of cluster-scoped objects are in the admin namespace.
 fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
-    let (own, involved) = (meta::text(object, "namespace"), text(&object["involvedObject"], "namespace"));
+    let (own, involved) = (
+        meta::text(object, "namespace"),
+        text(&object["involvedObject"], "namespace"),
+    );
     let agree = if involved.is_empty() {
         matches!(own, "" | "default" | "kube-system" | ADMIN_NAMESPACE)
     } else {
@@ -76,7 +79,10 @@ fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
 
 /// Go reads them as int32: a larger number breaks lists of events for all clients.
 fn check_counts(object: &Value, errors: &mut Vec<FieldError>) {
-    for (field, count) in [("count", &object["count"]), ("series.count", &object["series"]["count"])] {
+    for (field, count) in [
+        ("count", &object["count"]),
+        ("series.count", &object["series"]["count"]),
+    ] {
         let is_fit = count.is_null() || count.as_i64().is_some_and(|count| i32::try_from(count).is_ok());
         if !is_fit {
             errors.push(FieldError::invalid(field, count, "must be a number of 32 bits"));
@@ -93,7 +99,11 @@ fn check_old(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn check_new(object: &Value, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
-    let reporter = if kind.view.is_some() { "reportingController" } else { "reportingComponent" };
+    let reporter = if kind.view.is_some() {
+        "reportingController"
+    } else {
+        "reportingComponent"
+    };
     let controller = text(object, "reportingComponent");
     if controller.is_empty() {
         errors.push(FieldError::required(reporter, ""));
@@ -105,9 +115,12 @@ fn check_new(object: &Value, kind: &ResourceKind, errors: &mut Vec<FieldError>) 
             errors.push(FieldError::invalid(reporter, &json!(""), meta::QUALIFIED));
         }
     }
-    for (field, required, limit) in
-        [("reportingInstance", true, SHORT), ("action", true, SHORT), ("reason", true, SHORT), ("message", false, NOTE)]
-    {
+    for (field, required, limit) in [
+        ("reportingInstance", true, SHORT),
+        ("action", true, SHORT),
+        ("reason", true, SHORT),
+        ("message", false, NOTE),
+    ] {
         let text = text(object, field);
         if required && text.is_empty() {
             errors.push(FieldError::required(field, ""));
@@ -140,14 +153,21 @@ fn check_created(object: &Value, errors: &mut Vec<FieldError>) {
     }
     let kind = text(object, "type");
     if !matches!(kind, "Normal" | "Warning") {
-        errors.push(FieldError::invalid("type", &json!(""), &format!("has invalid value: {kind}")));
+        errors.push(FieldError::invalid(
+            "type",
+            &json!(""),
+            &format!("has invalid value: {kind}"),
+        ));
     }
     let source = &object["source"];
     for (field, unset) in [
         ("firstTimestamp", object["firstTimestamp"].is_null()),
         ("lastTimestamp", object["lastTimestamp"].is_null()),
         ("count", object["count"].as_i64().unwrap_or_default() == 0),
-        ("source", text(source, "component").is_empty() && text(source, "host").is_empty()),
+        (
+            "source",
+            text(source, "component").is_empty() && text(source, "host").is_empty(),
+        ),
     ] {
         if !unset {
             errors.push(FieldError::invalid(field, &json!(""), "needs to be unset"));
@@ -192,7 +212,11 @@ mod tests {
         default(&mut object);
         let mut errors = Vec::new();
         validate(&object, old, REGISTRY.find(group, "v1", "events").unwrap(), &mut errors);
-        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), expected, "{object}");
+        assert_eq!(
+            errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(),
+            expected,
+            "{object}"
+        );
     }
 
     #[test]
@@ -200,7 +224,12 @@ mod tests {
         let about = json!({"namespace": "ns"});
         check("", json!({"involvedObject": about}), None, &[]);
         check("", json!({}), None, &["involvedObject.namespace"]);
-        check("events.k8s.io", json!({"involvedObject": about}), None, &["eventTime", "type"]);
+        check(
+            "events.k8s.io",
+            json!({"involvedObject": about}),
+            None,
+            &["eventTime", "type"],
+        );
         let new = json!({
             "involvedObject": about, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "action": "A",
             "reason": "R", "reportingComponent": "a.b/c", "reportingInstance": "i",
@@ -211,7 +240,12 @@ mod tests {
         check("events.k8s.io", long, None, &["message"]);
         let mut series = new.clone();
         series["series"] = json!({"count": 1});
-        check("events.k8s.io", series.clone(), None, &["series.count", "series.lastObservedTime"]);
+        check(
+            "events.k8s.io",
+            series.clone(),
+            None,
+            &["series.count", "series.lastObservedTime"],
+        );
         let mut old = new.clone();
         default(&mut old);
         let mut changed = new;

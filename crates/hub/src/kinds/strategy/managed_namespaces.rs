@@ -27,7 +27,9 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     if !errors.is_empty() || old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
-    let Ok(spec) = serde_json::from_value::<ManagedNamespaceSpec>(object["spec"].clone()) else { return };
+    let Ok(spec) = serde_json::from_value::<ManagedNamespaceSpec>(object["spec"].clone()) else {
+        return;
+    };
 
     let before = old.and_then(|old| serde_json::from_value::<ManagedNamespaceSpec>(old["spec"].clone()).ok());
     if before.is_some_and(|before| before.namespace(name) != spec.namespace(name)) {
@@ -39,7 +41,10 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     meta::check_labels(object["spec"]["labels"].as_object(), "spec.labels", errors);
     meta::check_annotations(object["spec"]["annotations"].as_object(), "spec.annotations", errors);
     for problem in check(name, &spec) {
-        errors.push(FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
+        errors.push(FieldError::invalid_unquoted(
+            format!("spec.{}", problem.field),
+            &problem.why,
+        ));
     }
 
     // Also check the set: how its changes spread, and whether its services can be created.

@@ -32,23 +32,65 @@ struct Rule {
 const RULES: [Rule; 13] = [
     Rule {
         name: "durations",
-        resources: &["agentpolicies", "clusters", "gitrepositories", "helmrepositories", "ocirepositories"],
+        resources: &[
+            "agentpolicies",
+            "clusters",
+            "gitrepositories",
+            "helmrepositories",
+            "ocirepositories",
+        ],
         check: check_durations,
     },
-    Rule { name: "health", resources: &["healthrules", "servicedeployments"], check: check_health },
-    Rule { name: "renderers", resources: &["servicedeployments"], check: check_renderers },
-    Rule { name: "ignored fields", resources: &["servicedeployments"], check: check_ignored_fields },
+    Rule {
+        name: "health",
+        resources: &["healthrules", "servicedeployments"],
+        check: check_health,
+    },
+    Rule {
+        name: "renderers",
+        resources: &["servicedeployments"],
+        check: check_renderers,
+    },
+    Rule {
+        name: "ignored fields",
+        resources: &["servicedeployments"],
+        check: check_ignored_fields,
+    },
     Rule {
         name: "parameters",
         resources: &["servicedeployments", "servicecontexts", "clusters"],
         check: check_parameters,
     },
-    Rule { name: "dependencies", resources: &["servicedeployments"], check: check_dependencies },
-    Rule { name: "window", resources: &["changewindows"], check: check_window },
-    Rule { name: "freeze override", resources: &["servicedeployments", "servicesets"], check: check_freeze_override },
-    Rule { name: "provider", resources: &["notificationproviders"], check: check_provider },
-    Rule { name: "pipeline", resources: &["pipelines"], check: check_pipeline },
-    Rule { name: "limit", resources: &["agentpolicies"], check: check_limit },
+    Rule {
+        name: "dependencies",
+        resources: &["servicedeployments"],
+        check: check_dependencies,
+    },
+    Rule {
+        name: "window",
+        resources: &["changewindows"],
+        check: check_window,
+    },
+    Rule {
+        name: "freeze override",
+        resources: &["servicedeployments", "servicesets"],
+        check: check_freeze_override,
+    },
+    Rule {
+        name: "provider",
+        resources: &["notificationproviders"],
+        check: check_provider,
+    },
+    Rule {
+        name: "pipeline",
+        resources: &["pipelines"],
+        check: check_pipeline,
+    },
+    Rule {
+        name: "limit",
+        resources: &["agentpolicies"],
+        check: check_limit,
+    },
     Rule {
         name: "set",
         resources: &["servicesets"],
@@ -63,11 +105,16 @@ const RULES: [Rule; 13] = [
 
 /// Each rule with each resource, by its plural, that it applies to.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
-    RULES.iter().flat_map(|rule| rule.resources.iter().map(|resource| (*resource, rule.name)))
+    RULES
+        .iter()
+        .flat_map(|rule| rule.resources.iter().map(|resource| (*resource, rule.name)))
 }
 
 pub(super) fn check(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
-    for rule in RULES.iter().filter(|rule| rule.resources.contains(&kind.plural.as_str())) {
+    for rule in RULES
+        .iter()
+        .filter(|rule| rule.resources.contains(&kind.plural.as_str()))
+    {
         (rule.check)(object, old, kind, errors);
     }
 }
@@ -90,7 +137,9 @@ fn check_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
     for (_, field, bounds) in DURATIONS.iter().filter(|(plural, ..)| *plural == kind.plural) {
         let (path, value) = (format!("spec.{field}"), &object["spec"][*field]);
         let known = old.is_some_and(|old| old["spec"][*field] == *value) || errors.iter().any(|e| e.field == path);
-        let Some(text) = value.as_str().filter(|_| !known) else { continue };
+        let Some(text) = value.as_str().filter(|_| !known) else {
+            continue;
+        };
         if let Err(why) = bounds.check(text) {
             errors.push(FieldError::invalid(path, value, &why));
         }
@@ -102,7 +151,13 @@ fn check_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
 fn check_renderers(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let is_new = |field: &str| !spec[field].is_null() && old.is_none_or(|old| old["spec"][field] != spec[field]);
-    let bytes = |field: &str| if spec[field].is_null() { 0 } else { spec[field].to_string().len() };
+    let bytes = |field: &str| {
+        if spec[field].is_null() {
+            0
+        } else {
+            spec[field].to_string().len()
+        }
+    };
     if (is_new("renderers") || is_new("patches")) && bytes("renderers") + bytes("patches") > MAX_RENDER_BYTES {
         errors.push(FieldError::too_long("spec.renderers", MAX_RENDER_BYTES as u64));
     }
@@ -128,7 +183,10 @@ fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors
                 errors.push(FieldError::too_long("spec.health", MAX_OWN_BYTES as u64));
             }
             let rules = own.as_array().into_iter().flatten();
-            rules.enumerate().map(|(n, rule)| (format!("spec.health[{n}]"), rule)).collect()
+            rules
+                .enumerate()
+                .map(|(n, rule)| (format!("spec.health[{n}]"), rule))
+                .collect()
         }
         _ => return,
     };
@@ -142,9 +200,15 @@ fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors
 
     for (path, value) in rules.into_iter().filter(|(_, rule)| !was_there(rule)) {
         // The schema has refused a rule that can't be parsed.
-        let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
+        let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else {
+            continue;
+        };
         for (field, error) in health_rules::problems(&rule) {
-            errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
+            errors.push(FieldError::invalid(
+                format!("{path}.{field}"),
+                &value[field],
+                &error.to_string(),
+            ));
         }
     }
 }
@@ -159,7 +223,9 @@ fn check_dependencies(object: &Value, old: Option<&Value>, _: &ResourceKind, err
             let field = format!("spec.dependsOn[{n}].clusters");
             errors.push(FieldError::forbidden(field, "only a ServiceSet has clusters"));
         }
-        let Some(text) = reference["readyExpr"].as_str().filter(|_| !is_known) else { continue };
+        let Some(text) = reference["readyExpr"].as_str().filter(|_| !is_known) else {
+            continue;
+        };
         if let Err(error) = Expression::compile(text) {
             let field = format!("spec.dependsOn[{n}].readyExpr");
             errors.push(FieldError::invalid(field, &reference["readyExpr"], &error.to_string()));
@@ -173,7 +239,9 @@ fn check_ignored_fields(object: &Value, old: Option<&Value>, _: &ResourceKind, e
     let before = old.and_then(|old| old["spec"]["apply"]["ignoreDifferences"].as_array());
     for (n, rule) in rules.into_iter().flatten().enumerate() {
         let is_known = before.is_some_and(|before| before.contains(rule));
-        let Some(text) = rule["expression"].as_str().filter(|_| !is_known) else { continue };
+        let Some(text) = rule["expression"].as_str().filter(|_| !is_known) else {
+            continue;
+        };
         if let Err(error) = Expression::compile_for_fields(text) {
             let field = format!("spec.apply.ignoreDifferences[{n}].expression");
             errors.push(FieldError::invalid(field, &rule["expression"], &error.to_string()));
@@ -194,19 +262,29 @@ fn check_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
                 "configuration": spec.get("configuration").cloned().unwrap_or_else(|| json!({})),
                 "parameters": spec.get("parameters").cloned().unwrap_or_else(|| json!([])),
             });
-            serde_json::from_value(stated).map(|spec| parameters::check_service(&spec)).unwrap_or_default()
+            serde_json::from_value(stated)
+                .map(|spec| parameters::check_service(&spec))
+                .unwrap_or_default()
         }
-        "servicecontexts" if !is_known(&["configuration", "secretRefs"]) => {
-            serde_json::from_value(spec.clone()).map(|spec| parameters::check_context(&spec)).unwrap_or_default()
-        }
+        "servicecontexts" if !is_known(&["configuration", "secretRefs"]) => serde_json::from_value(spec.clone())
+            .map(|spec| parameters::check_context(&spec))
+            .unwrap_or_default(),
         "clusters" if !is_known(&["metadata"]) => {
             let metadata = spec["metadata"].as_object().cloned().unwrap_or_default();
             let checked = check_free_form(&metadata, MAX_METADATA_BYTES);
-            checked.err().map(|why| ("metadata".to_owned(), why)).into_iter().collect()
+            checked
+                .err()
+                .map(|why| ("metadata".to_owned(), why))
+                .into_iter()
+                .collect()
         }
         _ => Vec::new(),
     };
-    errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
+    errors.extend(
+        wrong
+            .into_iter()
+            .map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)),
+    );
 }
 
 /// Refuses a window that would never be in force as intended. Stored ones may stay, as with durations.
@@ -215,7 +293,9 @@ fn check_window(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &
         return;
     }
     // The schema has refused a spec that can't be parsed.
-    let Ok(spec) = serde_json::from_value::<ChangeWindowSpec>(object["spec"].clone()) else { return };
+    let Ok(spec) = serde_json::from_value::<ChangeWindowSpec>(object["spec"].clone()) else {
+        return;
+    };
     let (namespace, name) = (meta::text(object, "namespace"), meta::text(object, "name"));
     for problem in Window::read(namespace, name, &spec).err().unwrap_or_default() {
         let (field, value) = (format!("spec.{}", problem.field), &object["spec"][problem.field]);
@@ -228,11 +308,18 @@ fn check_window(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &
 
 /// An override of windows needs a reason that others can read.
 fn check_freeze_override(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
-    let said = |object: &Value| object["metadata"]["annotations"][OVERRIDE_FREEZE].as_str().map(str::to_owned);
+    let said = |object: &Value| {
+        object["metadata"]["annotations"][OVERRIDE_FREEZE]
+            .as_str()
+            .map(str::to_owned)
+    };
     let is_new = old.is_none_or(|old| said(old) != said(object));
     if is_new && said(object).is_some_and(|reason| reason.trim().is_empty()) {
         let field = format!("metadata.annotations[{OVERRIDE_FREEZE}]");
-        errors.push(FieldError::required(field, "the reason why a change begins in spite of windows"));
+        errors.push(FieldError::required(
+            field,
+            "the reason why a change begins in spite of windows",
+        ));
     }
 }
 
@@ -242,9 +329,15 @@ fn check_pipeline(object: &Value, old: Option<&Value>, _: &ResourceKind, errors:
         return;
     }
     // The schema has refused a spec that can't be parsed.
-    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
+    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else {
+        return;
+    };
     let wrong = promotion::read_gates(&spec).err().unwrap_or_default();
-    errors.extend(wrong.into_iter().map(|one| FieldError::invalid_unquoted(format!("spec.{}", one.field), &one.why)));
+    errors.extend(
+        wrong
+            .into_iter()
+            .map(|one| FieldError::invalid_unquoted(format!("spec.{}", one.field), &one.why)),
+    );
 }
 
 /// Refuses providers that can't be sent to. No value is quoted, because a secret may be in the wrong field.
@@ -253,9 +346,15 @@ fn check_provider(object: &Value, old: Option<&Value>, _: &ResourceKind, errors:
         return;
     }
     // The schema has refused a spec that can't be parsed.
-    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
+    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else {
+        return;
+    };
     let wrong = notify::problems(&spec);
-    errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
+    errors.extend(
+        wrong
+            .into_iter()
+            .map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)),
+    );
 }
 
 fn check_limit(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
@@ -267,6 +366,10 @@ fn check_limit(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &m
     };
     let known = value.is_null() || old.is_some_and(|old| limit(old) == value);
     if !known && Limit::parse(&text).is_none() {
-        errors.push(FieldError::invalid("spec.maxUnavailable", &value, "must be a number above 0, or 1% to 100%"));
+        errors.push(FieldError::invalid(
+            "spec.maxUnavailable",
+            &value,
+            "must be a number above 0, or 1% to 100%",
+        ));
     }
 }

@@ -17,7 +17,9 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     if !errors.is_empty() || old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
-    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return };
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else {
+        return;
+    };
     let mut known = HashSet::new();
     for (at, template) in Template::variants(&spec) {
         for mut error in check_template(&template).err().unwrap_or_default() {
@@ -36,6 +38,9 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
         errors.push(FieldError::invalid_unquoted(format!("spec.rollout.{field}"), &why));
     }
     for problem in Template::read("", &spec).err().unwrap_or_default() {
-        errors.push(FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
+        errors.push(FieldError::invalid_unquoted(
+            format!("spec.{}", problem.field),
+            &problem.why,
+        ));
     }
 }

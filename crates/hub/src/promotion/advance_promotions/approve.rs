@@ -39,11 +39,15 @@ pub async fn approve(
 ) -> Result<String, Refusal> {
     // The pipeline's controller may write the row meanwhile.
     for _ in 0..ATTEMPTS {
-        let found = resources::load::<Pipeline>(&replica.store, name).await?.ok_or(Refusal::Missing)?;
-        let examined = Examined::load(replica, name, found).await.map_err(|error| match error {
-            ExamineError::Store(error) => Refusal::Store(error),
-            ExamineError::Invalid(why) => Refusal::Conflict(why),
-        })?;
+        let found = resources::load::<Pipeline>(&replica.store, name)
+            .await?
+            .ok_or(Refusal::Missing)?;
+        let examined = Examined::load(replica, name, found)
+            .await
+            .map_err(|error| match error {
+                ExamineError::Store(error) => Refusal::Store(error),
+                ExamineError::Invalid(why) => Refusal::Conflict(why),
+            })?;
         let commit = examined.check_word(replica, request, groups)?;
         let approval = Approval {
             by: cut(by, LONGEST_NAME),
@@ -71,18 +75,26 @@ impl Examined {
             )));
         };
         let Some(approving) = &self.gates[index].approval else {
-            return Err(Refusal::Conflict(format!("stage {stage} has no gate that asks for approval")));
+            return Err(Refusal::Conflict(format!(
+                "stage {stage} has no gate that asks for approval"
+            )));
         };
 
         if !approving.groups.is_empty() && !groups.iter().any(|group| approving.groups.contains(group)) {
             let of = approving.groups.join(", ");
-            return Err(Refusal::NotAsked(format!("only members of {of} approve what gets to stage {stage}")));
+            return Err(Refusal::NotAsked(format!(
+                "only members of {of} approve what gets to stage {stage}"
+            )));
         }
 
         let decision = self.decide(replica);
-        let waiting = decision.candidates[index].as_ref().and_then(|one| Some((one.digest?, one.what.commit.clone())));
+        let waiting = decision.candidates[index]
+            .as_ref()
+            .and_then(|one| Some((one.digest?, one.what.commit.clone())));
         match waiting {
-            None => Err(Refusal::Conflict(format!("nothing waits to be approved for stage {stage}"))),
+            None => Err(Refusal::Conflict(format!(
+                "nothing waits to be approved for stage {stage}"
+            ))),
             Some((digest, _)) if digest != request.digest => {
                 let why = format!("the candidate for stage {stage} has changed: review it again");
                 Err(Refusal::Conflict(why))

@@ -80,7 +80,10 @@ impl Examined {
             return Err(ExamineError::Invalid(why));
         }
         let gates = read_gates(&pipeline.spec).map_err(|problems| {
-            let told: Vec<String> = problems.iter().map(|one| format!("spec.{}: {}", one.field, one.why)).collect();
+            let told: Vec<String> = problems
+                .iter()
+                .map(|one| format!("spec.{}: {}", one.field, one.why))
+                .collect();
             ExamineError::Invalid(told.join("; "))
         })?;
         // Read the row first. If another decision is saved meanwhile, this one then replaces nothing.
@@ -90,7 +93,14 @@ impl Examined {
         for (index, stage) in pipeline.spec.stages.iter().enumerate() {
             seen.push(look_at_stage(replica, name, (index, stage), pipeline.spec.promotes()).await?);
         }
-        Ok(Self { resource, pipeline, gates, seen, state, written })
+        Ok(Self {
+            resource,
+            pipeline,
+            gates,
+            seen,
+            state,
+            written,
+        })
     }
 
     pub(super) fn stages(&self) -> Vec<Stage<'_>> {
@@ -151,7 +161,10 @@ impl Examined {
         let told = Told {
             is_warning: false,
             reason: "Approved".into(),
-            message: format!("{} approves the promotion to stage {stage}: {}", approval.by, approval.reason),
+            message: format!(
+                "{} approves the promotion to stage {stage}: {}",
+                approval.by, approval.reason
+            ),
         };
         self.state.stages.entry(stage.to_owned()).or_default().approve(approval);
         let state = std::mem::take(&mut self.state);
@@ -170,7 +183,12 @@ impl Examined {
             reason: "GateFailed".into(),
             message: format!("{gate} lets nothing to stage {stage}: {}", answer.message),
         });
-        self.state.stages.entry(stage.clone()).or_default().answers.insert(*gate, answer);
+        self.state
+            .stages
+            .entry(stage.clone())
+            .or_default()
+            .answers
+            .insert(*gate, answer);
         let state = std::mem::take(&mut self.state);
         self.save(replica, &state, told.into_iter().collect()).await
     }
@@ -178,9 +196,10 @@ impl Examined {
 
 pub fn read_state(name: &Name, text: Option<&str>) -> Result<State, StoreError> {
     let parsed = text.map(serde_json::from_str).transpose();
-    parsed
-        .map(Option::unwrap_or_default)
-        .map_err(|error| StoreError::Row { what: format!("state of Pipeline {name}"), problem: error.to_string() })
+    parsed.map(Option::unwrap_or_default).map_err(|error| StoreError::Row {
+        what: format!("state of Pipeline {name}"),
+        problem: error.to_string(),
+    })
 }
 
 async fn look_at_stage(
@@ -219,7 +238,12 @@ async fn look_at_stage(
 
     // Read the served revision before and after all else, so that what is found in between is true of that revision.
     let before = revision().await?;
-    let mut content = vec![json!([uid, repository.spec.url, repository.spec.recurse_submodules, repository.spec.lfs])];
+    let mut content = vec![json!([
+        uid,
+        repository.spec.url,
+        repository.spec.recurse_submodules,
+        repository.spec.lfs
+    ])];
     let mut problem = match &stage.pull_request {
         Some(pull) => {
             content.push(json!(["pullRequest", pull]));
@@ -250,7 +274,10 @@ async fn look_at_stage(
         seen.failed = false;
     }
 
-    seen.reference = after.as_ref().map(|revision| revision.reference.clone()).unwrap_or_default();
+    seen.reference = after
+        .as_ref()
+        .map(|revision| revision.reference.clone())
+        .unwrap_or_default();
     seen.serves = after.as_ref().map(promotable);
     if index == 0 {
         // The texts that the first stage states are promoted with its commits.
@@ -284,7 +311,10 @@ fn members(stage: &PipelineStage) -> impl Iterator<Item = (bool, &str)> {
 
 /// The commit and the texts that a repository serves.
 fn promotable(revision: &Revision) -> Promotable {
-    Promotable { commit: revision.commit.clone(), configuration: revision.taken.configuration.clone() }
+    Promotable {
+        commit: revision.commit.clone(),
+        configuration: revision.taken.configuration.clone(),
+    }
 }
 
 impl Seen {
@@ -299,14 +329,19 @@ impl Seen {
     }
 
     fn note_ready(&mut self, conditions: Option<&Vec<Condition>>) {
-        let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|condition| condition.type_ == "Ready");
         if let Some(ready) = ready {
             self.since = self.since.max(ready.last_transition_time.0.as_second());
         }
     }
 
     fn note_heard(&mut self, replica: &Replica, cluster_uid: &str) {
-        let Some(state) = replica.memory.clusters.get(cluster_uid) else { return };
+        let Some(state) = replica.memory.clusters.get(cluster_uid) else {
+            return;
+        };
         self.heard = self.heard.min(state.heard().unwrap_or(0));
     }
 }
@@ -352,13 +387,20 @@ fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {
 
 /// The texts that all services of a set's variant share.
 fn stated_texts(set: &ServiceSet, template: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let stated = set.spec.parameters.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?)));
+    let stated = set
+        .spec
+        .parameters
+        .iter()
+        .filter_map(|one| Some((one.name.clone(), one.value.clone()?)));
     template.clone().into_iter().chain(stated).collect()
 }
 
 /// Whether a text may differ between the services of a set.
 fn is_computed(set: &ServiceSet, name: &str) -> bool {
-    set.spec.parameters.iter().any(|one| one.name == name && one.value.is_none())
+    set.spec
+        .parameters
+        .iter()
+        .any(|one| one.name == name && one.value.is_none())
 }
 
 /// Returns what a set deploys besides the commit, or why nothing can be promoted to it.
@@ -374,15 +416,24 @@ async fn look_at_set(
     // Tests that every service of the set has.
     let mut tests: Option<BTreeSet<String>> = None;
     for (at, template) in Template::variants(&set.spec) {
-        let Some(spec) = check_template(&template).ok().filter(|spec| is_made_of(spec, repository)) else {
+        let Some(spec) = check_template(&template)
+            .ok()
+            .filter(|spec| is_made_of(spec, repository))
+        else {
             return Ok(Err(format!(
                 "ServiceSet {} is not made of GitRepository {repository}: see spec.{at}.sourceRef",
                 name.name
             )));
         };
-        seen.stated.push((format!("ServiceSet {} (spec.{at})", name.name), stated_texts(&set, &spec.configuration)));
+        seen.stated.push((
+            format!("ServiceSet {} (spec.{at})", name.name),
+            stated_texts(&set, &spec.configuration),
+        ));
         let stated = tests_of(&spec);
-        tests = Some(tests.map_or_else(|| stated.clone(), |known| known.intersection(&stated).cloned().collect()));
+        tests = Some(tests.map_or_else(
+            || stated.clone(),
+            |known| known.intersection(&stated).cloned().collect(),
+        ));
     }
     if let Some(computed) = promotes.iter().find(|promoted| is_computed(&set, promoted)) {
         return Ok(Err(format!(
@@ -391,8 +442,14 @@ async fn look_at_set(
         )));
     }
 
-    seen.tests.add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
-    let Whole { lacks, failed, is_behind, heard } = rollouts::look_at_whole(replica, name, &resource.uid, &set).await?;
+    seen.tests
+        .add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
+    let Whole {
+        lacks,
+        failed,
+        is_behind,
+        heard,
+    } = rollouts::look_at_whole(replica, name, &resource.uid, &set).await?;
     seen.failed |= failed;
     if is_behind {
         replica.memory.sets.queue.add(name.clone());
@@ -427,8 +484,12 @@ async fn look_at_service(
         )));
     }
 
-    seen.stated.push((format!("ServiceDeployment {}", name.name), service.spec.configuration.clone()));
-    seen.tests.add(|| format!("ServiceDeployment {}", name.name), tests_of(&service.spec));
+    seen.stated.push((
+        format!("ServiceDeployment {}", name.name),
+        service.spec.configuration.clone(),
+    ));
+    seen.tests
+        .add(|| format!("ServiceDeployment {}", name.name), tests_of(&service.spec));
     seen.note_ready(service.status.as_ref().map(|status| &status.conditions));
     if service.spec.pin.is_some() || service.spec.suspend {
         seen.lack(|| format!("ServiceDeployment {} is pinned or suspended", name.name));

@@ -35,7 +35,13 @@ pub struct Outcome {
 
 /// Decides which version the service runs, and why it keeps the one that it has.
 pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreError> {
-    let Observed { service, row, waits, pinned, .. } = observed;
+    let Observed {
+        service,
+        row,
+        waits,
+        pinned,
+        ..
+    } = observed;
     let is_suspended = is_suspended(&service.spec, now);
     let decided = Decided {
         why: Why::Current,
@@ -45,11 +51,26 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
     };
     let mut next = new_row(observed, &decided)?;
 
-    let candidate = observed.kept.clone().unwrap_or_else(|| observed.resolved.candidate.clone());
-    let candidate = waits.cycle.as_deref().map_or(candidate, |cycle| Err(cycle_trouble(cycle)));
+    let candidate = observed
+        .kept
+        .clone()
+        .unwrap_or_else(|| observed.resolved.candidate.clone());
+    let candidate = waits
+        .cycle
+        .as_deref()
+        .map_or(candidate, |cycle| Err(cycle_trouble(cycle)));
     let cluster = match &observed.cluster {
         Ok(cluster) => cluster,
-        Err(trouble) => return keep(next, Decided { why: Why::Trouble(trouble.clone()), ..decided }, None),
+        Err(trouble) => {
+            return keep(
+                next,
+                Decided {
+                    why: Why::Trouble(trouble.clone()),
+                    ..decided
+                },
+                None,
+            );
+        }
     };
 
     let mut facts = ServiceFacts::new(service.clone(), &next, observed.urls.clone())?;
@@ -63,7 +84,10 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
 
     // An override opens the closed windows.
     let mut closed = observed.closed.clone();
-    let overridden = observed.overridden.as_ref().and_then(|said| Some((closed.take()?, said)));
+    let overridden = observed
+        .overridden
+        .as_ref()
+        .and_then(|said| Some((closed.take()?, said)));
     let inputs = Inputs {
         suspended: is_suspended || cluster.suspended,
         pinned: pinned.as_ref().map(Result::as_ref),
@@ -79,22 +103,37 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
     let told = overridden.and_then(|(closed, said)| tell_override(inputs, &decision, &closed, said));
 
     match decision {
-        Decision::Keep(why) => Ok(Outcome { told, ..keep(next, Decided { why, ..decided }, closed)? }),
+        Decision::Keep(why) => Ok(Outcome {
+            told,
+            ..keep(next, Decided { why, ..decided }, closed)?
+        }),
         Decision::Assign(candidate) => {
             next.assigned = Some(write_json(&candidate)?);
-            Ok(Outcome { next, why: Why::Current, closed, told })
+            Ok(Outcome {
+                next,
+                why: Why::Current,
+                closed,
+                told,
+            })
         }
     }
 }
 
 fn keep(mut next: Assignment, decided: Decided, closed: Option<Closed>) -> Result<Outcome, StoreError> {
     next.why = write_json(&decided)?;
-    Ok(Outcome { next, why: decided.why, closed, told: None })
+    Ok(Outcome {
+        next,
+        why: decided.why,
+        closed,
+        told: None,
+    })
 }
 
 /// The row with the new candidate and the present assignment.
 fn new_row(observed: &Observed, decided: &Decided) -> Result<Assignment, StoreError> {
-    let Observed { name, resource, row, .. } = observed;
+    let Observed {
+        name, resource, row, ..
+    } = observed;
     let row = row.as_ref();
     let candidate = match &observed.resolved.candidate {
         Ok(candidate) => Some(write_json(candidate)?),
@@ -106,7 +145,10 @@ fn new_row(observed: &Observed, decided: &Decided) -> Result<Assignment, StoreEr
         service_uid: resource.uid.clone(),
         namespace: name.namespace.clone(),
         name: name.name.clone(),
-        cluster_uid: observed.cluster.as_ref().map_or(String::new(), |cluster| cluster.uid.clone()),
+        cluster_uid: observed
+            .cluster
+            .as_ref()
+            .map_or(String::new(), |cluster| cluster.uid.clone()),
         source_uid: observed.source_uid().map_or_else(last_source, str::to_owned),
         generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
         stamp: stamp(&resource.object),
@@ -123,11 +165,24 @@ fn tell_override(inputs: Inputs<'_>, decision: &Decision, closed: &Closed, said:
         Decision::Assign(_) => true,
         Decision::Keep(why) => inputs.restated && *why == Why::Current,
     };
-    let is_held = matches!(decide(Inputs { closed: Some(closed), ..inputs }), Decision::Keep(Why::Frozen(_)));
+    let is_held = matches!(
+        decide(Inputs {
+            closed: Some(closed),
+            ..inputs
+        }),
+        Decision::Keep(Why::Frozen(_))
+    );
     let candidate = inputs.pinned.unwrap_or(inputs.candidate).ok()?;
 
-    let message = format!("{} begins, by {}: {}; {closed}", candidate.revision, said.by, said.reason);
-    let told = Told { is_warning: true, reason: "FreezeOverridden".into(), message: cut(&message, LONGEST) };
+    let message = format!(
+        "{} begins, by {}: {}; {closed}",
+        candidate.revision, said.by, said.reason
+    );
+    let told = Told {
+        is_warning: true,
+        reason: "FreezeOverridden".into(),
+        message: cut(&message, LONGEST),
+    };
     (begins && is_held).then_some(told)
 }
 
@@ -149,7 +204,10 @@ pub fn count_turn(
     let same = old.cluster_uid == new.cluster_uid && is_same_spec;
     if !same || assigned_content(old)? != assigned_content(new)? {
         let decided: Decided = read_json(&new.service_uid, &new.why)?;
-        new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
+        new.why = write_json(&Decided {
+            turn: decided.turn + 1,
+            ..decided
+        })?;
     }
     Ok(())
 }
@@ -158,22 +216,44 @@ pub fn count_turn(
 type Content = (Digest, String, Option<String>, BTreeMap<String, String>);
 
 fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
-    let candidate: Option<Candidate> =
-        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-    Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin, candidate.configuration)))
+    let candidate: Option<Candidate> = row
+        .assigned
+        .as_deref()
+        .map(|text| read_json(&row.service_uid, text))
+        .transpose()?;
+    Ok(candidate.map(|candidate| {
+        (
+            candidate.bundle,
+            candidate.path,
+            candidate.origin,
+            candidate.configuration,
+        )
+    }))
 }
 
 /// Whether a row's change may change its cluster's desired state. Another revision with the same content does not.
 ///
 /// `held`: the service's own spec and content wait for the set's rollout, or a window holds its spec.
 pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool, StoreError> {
-    let asked = |row: &Assignment| row.stamp.split(' ').skip(usize::from(held)).map(str::to_owned).collect::<Vec<_>>();
+    let asked = |row: &Assignment| {
+        row.stamp
+            .split(' ')
+            .skip(usize::from(held))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     // The agent does not need the reason why a rollout or a window holds a newer change.
     let why = |row: &Assignment| -> Result<Decided, StoreError> {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         Ok(match decided.why {
-            Why::Rollout => Decided { why: Why::Current, ..decided },
-            Why::Frozen(_) if row.assigned.is_some() => Decided { why: Why::Current, ..decided },
+            Why::Rollout => Decided {
+                why: Why::Current,
+                ..decided
+            },
+            Why::Frozen(_) if row.assigned.is_some() => Decided {
+                why: Why::Current,
+                ..decided
+            },
             _ => decided,
         })
     };
@@ -184,7 +264,10 @@ pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<b
 /// Returns the assigned candidate if its content differs from the one assigned before.
 pub fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Candidate>, StoreError> {
     let assigned = |row: &Assignment| -> Result<Option<Candidate>, StoreError> {
-        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+        row.assigned
+            .as_deref()
+            .map(|text| read_json(&row.service_uid, text))
+            .transpose()
     };
     let before = old.map(assigned).transpose()?.flatten();
     Ok(assigned(new)?.filter(|now| before.is_none_or(|before| !before.is_same_content(now))))

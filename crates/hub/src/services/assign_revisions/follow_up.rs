@@ -38,12 +38,24 @@ enum Answer {
     /// The sources were fetched: acknowledge the request.
     Assigned(String),
     /// Fetch the sources. The service is requeued when its own source answers.
-    PassOn { value: String, own: (String, SourceName), others: Vec<(String, SourceName)> },
+    PassOn {
+        value: String,
+        own: (String, SourceName),
+        others: Vec<(String, SourceName)>,
+    },
 }
 
 impl FollowUp {
     pub fn plan(observed: &Observed, outcome: &Outcome) -> Self {
-        let Observed { resource, service, row, ingredients, resolved, cluster, .. } = observed;
+        let Observed {
+            resource,
+            service,
+            row,
+            ingredients,
+            resolved,
+            cluster,
+            ..
+        } = observed;
         let next = &outcome.next;
         let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
         let is_new = row.as_ref().map(found_by) != Some(found_by(next));
@@ -52,7 +64,10 @@ impl FollowUp {
         // here.
         let is_current = resolved.candidate.is_ok() && next.assigned.is_some() && next.assigned == next.candidate;
         let is_asked = ingredients.iter().all(Ingredient::is_asked);
-        let trusted = observed.origin.clone().filter(|known| known.unasked && is_asked && is_current);
+        let trusted = observed
+            .origin
+            .clone()
+            .filter(|known| known.unasked && is_asked && is_current);
         Self {
             service_uid: resource.uid.clone(),
             edition: observed.edition,
@@ -107,7 +122,11 @@ impl Answer {
         Some(match observed.source_uid() {
             Some(uid) if !request.is_answered => {
                 let source = SourceName::of(&observed.name.namespace, &observed.service.spec.source_ref);
-                Self::PassOn { value, own: (uid.to_owned(), source), others: observed.other_sources() }
+                Self::PassOn {
+                    value,
+                    own: (uid.to_owned(), source),
+                    others: observed.other_sources(),
+                }
             }
             _ => Self::Assigned(value),
         })
@@ -138,7 +157,10 @@ async fn trust_source(replica: &Replica, known: ServiceOrigin) -> Result<(), Sto
     let trusted = replica.store.transact(move |tx| {
         Box::pin(async move {
             trust_service_origin(tx, &known.service_uid).await?;
-            match load_assignment(tx, &known.service_uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
+            match load_assignment(tx, &known.service_uid)
+                .await?
+                .filter(|row| !row.cluster_uid.is_empty())
+            {
                 Some(row) => mark_cluster(tx, &row.cluster_uid).await,
                 None => Ok(()),
             }

@@ -97,7 +97,13 @@ impl Observed {
             let rows = load_service_rows(&mut tables, &resource.uid).await?;
             (rows, paths_of_service(&mut tables, &resource.uid).await?)
         };
-        let ServiceRows { assignment: row, held, member, origin, .. } = rows;
+        let ServiceRows {
+            assignment: row,
+            held,
+            member,
+            origin,
+            ..
+        } = rows;
         let cluster = find_cluster(replica, name, &service.spec.cluster_ref, row.as_ref()).await?;
         let request = Request::load(replica, name, &service);
 
@@ -118,8 +124,13 @@ impl Observed {
                 let candidate = kept.as_ref().unwrap_or(&resolved.candidate).as_ref().ok();
                 let newest = find_newest(replica, &resource.uid, &service.spec, &cluster).await?;
                 let spec = &service.spec;
-                let looking =
-                    Looking { spec, candidate, assigned: assigned.as_ref(), ingredients: &ingredients, newest };
+                let looking = Looking {
+                    spec,
+                    candidate,
+                    assigned: assigned.as_ref(),
+                    ingredients: &ingredients,
+                    newest,
+                };
                 Some(Look::of(replica, member, looking).await?)
             }
             None => None,
@@ -130,11 +141,20 @@ impl Observed {
         let pinned = pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok));
         let held = HeldLook::of(&resource, &service, held)?;
         let waits = dependencies::load_waits(replica, name, &service).await?;
-        let urls = SourceUrls::default().of_service(&replica.store, &name.namespace, &service).await?;
+        let urls = SourceUrls::default()
+            .of_service(&replica.store, &name.namespace, &service)
+            .await?;
         let grants = load_grants_for(&replica.store, &name.namespace).await?;
 
-        let closed = cluster.as_ref().ok().and_then(|cluster| find_closed(replica, name, &service, cluster));
-        let overridden = if closed.is_some() { find_override(replica, &resource).await? } else { None };
+        let closed = cluster
+            .as_ref()
+            .ok()
+            .and_then(|cluster| find_closed(replica, name, &service, cluster));
+        let overridden = if closed.is_some() {
+            find_override(replica, &resource).await?
+        } else {
+            None
+        };
         Ok(Self {
             name: name.clone(),
             resource,
@@ -173,10 +193,18 @@ impl Observed {
         let namespace = &self.name.namespace;
         let others = self.ingredients.iter().skip(1);
         let others = others.filter_map(|one| Some((one.uid()?.to_owned(), one.name(namespace))));
-        let linked = self.resolved.wants.iter().filter(|want| !want.url.is_empty()).map(|want| {
-            let link = SourceName::Link { namespace: namespace.clone(), url: want.url.clone() };
-            (want.source_uid.clone(), link)
-        });
+        let linked = self
+            .resolved
+            .wants
+            .iter()
+            .filter(|want| !want.url.is_empty())
+            .map(|want| {
+                let link = SourceName::Link {
+                    namespace: namespace.clone(),
+                    url: want.url.clone(),
+                };
+                (want.source_uid.clone(), link)
+            });
         others.chain(linked).collect()
     }
 }
@@ -193,7 +221,9 @@ impl Request {
 /// Leaves the paths out that are known already.
 fn with_new_paths(mut resolved: Resolved, known: &[ServicePath], ingredients: &[Ingredient]) -> Resolved {
     // Only a database that another program wrote has a service without paths. Any commit may concern such a service.
-    let paths = resolved.paths.or_else(|| known.is_empty().then(|| candidates::all_paths(ingredients)));
+    let paths = resolved
+        .paths
+        .or_else(|| known.is_empty().then(|| candidates::all_paths(ingredients)));
     resolved.paths = paths.filter(|paths| *paths != known);
     resolved
 }
@@ -211,7 +241,10 @@ fn find_closed(replica: &Replica, name: &Name, service: &ServiceDeployment, clus
 }
 
 fn assigned_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
-    row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+    row.assigned
+        .as_deref()
+        .map(|text| read_json(&row.service_uid, text))
+        .transpose()
 }
 
 /// Returns what is known of the newest parameter document of a set's member.
@@ -236,8 +269,12 @@ async fn find_override(replica: &Replica, resource: &Resource) -> Result<Option<
     if let Some(said) = OVERRIDE.counting(&resource.object, now) {
         return Ok(Some(said));
     }
-    let Some(owners) = resource.object["metadata"]["ownerReferences"].as_array() else { return Ok(None) };
-    let owners = owners.iter().filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?)));
+    let Some(owners) = resource.object["metadata"]["ownerReferences"].as_array() else {
+        return Ok(None);
+    };
+    let owners = owners
+        .iter()
+        .filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?)));
     match owning_set(replica, &resource.uid, &resource.key.namespace, owners).await? {
         Some((set, uid)) => override_of_set(replica, &set, &uid, now).await,
         None => Ok(None),
@@ -254,7 +291,9 @@ pub async fn find_cluster(
     let candidates = cluster_candidates(reference, &name.namespace);
     let mut first = None;
     for (namespace, cluster) in &candidates {
-        let Some(facts) = ClusterFacts::load(replica, &Name::new(namespace, cluster)).await? else { continue };
+        let Some(facts) = ClusterFacts::load(replica, &Name::new(namespace, cluster)).await? else {
+            continue;
+        };
         if row.is_some_and(|row| row.cluster_uid == facts.uid) {
             return Ok(Ok(facts));
         }
@@ -262,7 +301,11 @@ pub async fn find_cluster(
     }
     Ok(first.ok_or_else(|| {
         let places: Vec<_> = candidates.iter().map(|(namespace, _)| *namespace).collect();
-        let message = format!("cluster {} does not exist in namespace {}", reference.name, places.join(" or "));
+        let message = format!(
+            "cluster {} does not exist in namespace {}",
+            reference.name,
+            places.join(" or ")
+        );
         Trouble::ClusterMissing { message }
     }))
 }
@@ -279,18 +322,33 @@ async fn resolve_candidate(
         Some(row) if Some(row.source_uid.as_str()) == own => known_candidate(row)?,
         _ => None,
     };
-    let known = candidate.map(|candidate| Known { candidate, is_untouched: is_untouched(known_paths) });
-    let failed =
-        |source: Box<dyn std::error::Error + Send + Sync>| AssignError::Bundle { service: name.clone(), source };
+    let known = candidate.map(|candidate| Known {
+        candidate,
+        is_untouched: is_untouched(known_paths),
+    });
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| AssignError::Bundle {
+        service: name.clone(),
+        source,
+    };
     match candidates::resolve(replica, &name.namespace, Some(name), ingredients, known).await {
         Ok(resolved) => Ok(resolved),
         Err(ResolveError::Store(error)) => Err(error.into()),
         Err(ResolveError::Machine(error)) => Err(failed(error)),
-        Err(ResolveError::Damaged { name: source, source_uid, whole, source: error }) => {
+        Err(ResolveError::Damaged {
+            name: source,
+            source_uid,
+            whole,
+            source: error,
+        }) => {
             // The next fetch makes the source whole again. The assignment stays.
             tracing::error!(%source, error = %chain(&*error), "the cache of a source is damaged and is rebuilt");
             if whole {
-                replica.access.mirrors.remove(&source_uid).await.map_err(|error| failed(error.into()))?;
+                replica
+                    .access
+                    .mirrors
+                    .remove(&source_uid)
+                    .await
+                    .map_err(|error| failed(error.into()))?;
             }
             replica.memory.checks.hurry(&source_uid);
             replica.queues.sources.add(source);
@@ -300,7 +358,10 @@ async fn resolve_candidate(
 }
 
 fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
-    row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+    row.candidate
+        .as_deref()
+        .map(|text| read_json(&row.service_uid, text))
+        .transpose()
 }
 
 /// The references of a service, to resolve them a second time after the save.
@@ -311,8 +372,14 @@ pub struct References {
 
 impl References {
     pub fn of(cluster: &ClusterReference, ingredients: &[Ingredient]) -> Self {
-        let sources = ingredients.iter().map(|one| (one.reference.clone(), one.chart.clone())).collect();
-        Self { cluster: cluster.clone(), sources }
+        let sources = ingredients
+            .iter()
+            .map(|one| (one.reference.clone(), one.chart.clone()))
+            .collect();
+        Self {
+            cluster: cluster.clone(),
+            sources,
+        }
     }
 }
 
@@ -333,7 +400,10 @@ impl LedTo {
     ) -> Self {
         let seen = |one: &FoundSource| (one.object.uid.clone(), one.revision.clone(), one.chart.clone());
         let cluster_uid = cluster.as_ref().ok().map(|cluster| cluster.uid.clone());
-        Self { cluster_uid, sources: sources.map(|one| one.map(seen)).collect() }
+        Self {
+            cluster_uid,
+            sources: sources.map(|one| one.map(seen)).collect(),
+        }
     }
 
     pub async fn load(replica: &Replica, name: &Name, references: &References) -> Result<Self, StoreError> {
@@ -363,7 +433,9 @@ pub async fn is_any_there(
         }
         let is_there = match want.chart.is_empty() {
             true => load_revision(&mut tables, &want.source_uid).await?.is_some(),
-            false => load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some(),
+            false => load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted))
+                .await?
+                .is_some(),
         };
         if is_there {
             return Ok(true);

@@ -48,13 +48,17 @@ pub async fn remove_service(
 ) -> Result<Next, StoreError> {
     // Without a row nothing was ever assigned. A Cluster that was recreated under the same name never had this
     // service.
-    let Some(row) = row else { return finish_removal(replica, name, resource, Farewell::default()).await };
+    let Some(row) = row else {
+        return finish_removal(replica, name, resource, Farewell::default()).await;
+    };
     let cluster = match cluster {
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(replica, name, resource, Farewell::default()).await,
     };
 
-    let urls = SourceUrls::default().of_service(&replica.store, &name.namespace, &service).await?;
+    let urls = SourceUrls::default()
+        .of_service(&replica.store, &name.namespace, &service)
+        .await?;
     let stated = Stated::of(&service).without_secrets();
     let mut facts = ServiceFacts::new(service, &row, urls)?;
     dependencies::find_dependents(&replica.store, &mut facts).await?;
@@ -68,12 +72,27 @@ pub async fn remove_service(
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();
     if is_removed(said.as_ref(), &entry) {
-        let farewell = Farewell { told: orphans::left_by_agent(&cluster.name.name, objects), released: None };
+        let farewell = Farewell {
+            told: orphans::left_by_agent(&cluster.name.name, objects),
+            released: None,
+        };
         return finish_removal(replica, name, resource, farewell).await;
     }
 
-    let quiet = replica.memory.clusters.get(&cluster.uid).map(|state| until_silent(&state, replica.clock.read()));
-    if matches!(quiet, Some(None)) && matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. }) {
+    let quiet = replica
+        .memory
+        .clusters
+        .get(&cluster.uid)
+        .map(|state| until_silent(&state, replica.clock.read()));
+    if matches!(quiet, Some(None))
+        && matches!(
+            entry.action,
+            Action::Remove {
+                policy: DeletionPolicy::Orphan,
+                ..
+            }
+        )
+    {
         let released = Released {
             service_uid: resource.uid.clone(),
             cluster_uid: cluster.uid.clone(),
@@ -82,7 +101,10 @@ pub async fn remove_service(
         };
         let told = orphans::left_by_hub(&cluster.name.name, objects);
         tracing::warn!(service = %name, cluster = %cluster.name, "removed without a word of the silent agent");
-        let farewell = Farewell { told: Some(told), released: Some(released) };
+        let farewell = Farewell {
+            told: Some(told),
+            released: Some(released),
+        };
         return finish_removal(replica, name, resource, farewell).await;
     }
 
@@ -94,11 +116,26 @@ pub async fn remove_service(
         true => Why::Current,
         false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
     };
-    next.why =
-        write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
+    next.why = write_json(&Decided {
+        why,
+        suspended: Some(facts.suspended),
+        sourceless: false,
+        turn: read_turn(&row)?,
+    })?;
 
     let wants = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
-    save_row(replica, Some(row), next, Making { wants, ..Making::default() }, stated, SystemTime::now()).await?;
+    save_row(
+        replica,
+        Some(row),
+        next,
+        Making {
+            wants,
+            ..Making::default()
+        },
+        stated,
+        SystemTime::now(),
+    )
+    .await?;
     replica.queues.summaries.add(name.clone());
     // After this wait the agent counts as silent, unless it polls before.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
@@ -129,7 +166,10 @@ async fn finish_removal(
 
     let finished = replica.store.transact(move |tx| {
         Box::pin(async move {
-            if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
+            if let Some(row) = load_assignment(tx, &uid)
+                .await?
+                .filter(|row| !row.cluster_uid.is_empty())
+            {
                 mark_cluster(tx, &row.cluster_uid).await?;
             }
             let freed = dependencies_of(tx, &uid).await?;
@@ -152,7 +192,9 @@ async fn finish_removal(
     });
 
     dependencies::wake(replica, &name.namespace, finished.await?);
-    postings.into_iter().for_each(|posting| posting.wake(&replica.notifications));
+    postings
+        .into_iter()
+        .for_each(|posting| posting.wake(&replica.notifications));
     dependencies::wake_dependents(replica, name).await?;
     replica.signals.dirty.notify_one();
     replica.signals.collect.notify_one();

@@ -138,7 +138,10 @@ pub async fn save_row(
     if changes.is_released {
         // Before the commit: the agent may report on the assignment right after it.
         let (source_uid, interval) = (new.source_uid.clone(), Interval::since(begun));
-        replica.memory.timeline.note_assignment(&new.service_uid, || Assigned { source_uid, interval });
+        replica
+            .memory
+            .timeline
+            .note_assignment(&new.service_uid, || Assigned { source_uid, interval });
     }
     let old_cluster = old.map(|old| old.cluster_uid);
     let Some((changes, freed)) = write_rows(replica, old_cluster, new, making, stated, changes).await? else {
@@ -158,7 +161,15 @@ async fn write_rows(
     changes: Changes,
 ) -> Result<Option<(Changes, Vec<String>)>, StoreError> {
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
-    let Making { bundle, wants, paths, looked_at, member, held, told } = making;
+    let Making {
+        bundle,
+        wants,
+        paths,
+        looked_at,
+        member,
+        held,
+        told,
+    } = making;
     let rollout = member.as_ref().map_or(0, |member| member.rollout);
     let clusters = [old_cluster, Some(new.cluster_uid.clone())];
 
@@ -198,7 +209,11 @@ async fn write_rows(
             if let Some(version) = &changes.version {
                 versions::note_assignment(tx, &new.service_uid, version, stated.of_version(rollout)).await?;
             }
-            for uid in clusters.into_iter().flatten().filter(|uid| changes.marks_cluster && !uid.is_empty()) {
+            for uid in clusters
+                .into_iter()
+                .flatten()
+                .filter(|uid| changes.marks_cluster && !uid.is_empty())
+            {
                 mark_cluster(tx, &uid).await?;
             }
             freed.retain(|name| !stated.depends_on.contains(name));

@@ -65,7 +65,10 @@ impl Stated {
 
     /// For a service that is removed: it gets no Secrets any more.
     pub fn without_secrets(self) -> Self {
-        Self { secrets: Vec::new(), ..self }
+        Self {
+            secrets: Vec::new(),
+            ..self
+        }
     }
 
     /// As the history stores it. `rollout`: number of its set's rollout; 0 without a set.
@@ -83,7 +86,11 @@ impl Stated {
     pub fn next_look(&self, row: &Assignment) -> Result<Next, StoreError> {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
-        let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
+        let rest = end.map(|end| {
+            Duration::try_from(end.duration_since(Timestamp::now()))
+                .unwrap_or(SOON)
+                .max(SOON)
+        });
         let recheck = match decided.why {
             Why::Waiting(_) if self.waits_for_expression => Some(EXPRESSION_RECHECK),
             Why::Waiting(_) => Some(RECHECK),
@@ -101,7 +108,11 @@ impl Stated {
 fn source_name(spec: &ServiceDeploymentSpec) -> String {
     let name = |stated: StatedSource<'_>| {
         let SourceReference { kind, name } = stated.reference;
-        let kind = if *kind == SourceKind::GitRepository { String::new() } else { format!("{kind} ") };
+        let kind = if *kind == SourceKind::GitRepository {
+            String::new()
+        } else {
+            format!("{kind} ")
+        };
         let chart = stated.chart.map(|chart| format!(" {}", chart.name)).unwrap_or_default();
         format!("{kind}{name}{chart}")
     };

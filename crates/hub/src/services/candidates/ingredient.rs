@@ -49,7 +49,9 @@ impl Ingredient {
 
     /// Whether its remote was fetched since a restore.
     pub fn is_asked(&self) -> bool {
-        self.found.as_ref().is_some_and(|found| found.origin.as_ref().is_none_or(|origin| !origin.unasked))
+        self.found
+            .as_ref()
+            .is_some_and(|found| found.origin.as_ref().is_none_or(|origin| !origin.unasked))
     }
 
     pub fn name(&self, namespace: &str) -> SourceName {
@@ -70,7 +72,9 @@ impl Ingredient {
     /// Texts that a pipeline promoted together with the served revision.
     pub(super) fn promoted(&self) -> BTreeMap<String, String> {
         let revision = self.found.as_ref().and_then(|found| found.revision.as_ref());
-        revision.map(|revision| revision.taken.configuration.clone()).unwrap_or_default()
+        revision
+            .map(|revision| revision.taken.configuration.clone())
+            .unwrap_or_default()
     }
 
     pub(super) fn is_plain_git(&self) -> bool {
@@ -87,10 +91,15 @@ impl FoundSource {
     /// grant that forbids the served address still applies after such an edit.
     pub(super) fn address(&self) -> &str {
         let fetched = match &self.object.spec {
-            SourceSpec::Git(_) => self.revision.as_ref().and_then(|revision| revision.taken.address.as_deref()),
-            SourceSpec::Helm(_) | SourceSpec::Oci(_) | SourceSpec::File(_) => {
-                self.origin.as_ref().map(|origin| origin.root.as_str()).filter(|root| !root.is_empty())
-            }
+            SourceSpec::Git(_) => self
+                .revision
+                .as_ref()
+                .and_then(|revision| revision.taken.address.as_deref()),
+            SourceSpec::Helm(_) | SourceSpec::Oci(_) | SourceSpec::File(_) => self
+                .origin
+                .as_ref()
+                .map(|origin| origin.root.as_str())
+                .filter(|root| !root.is_empty()),
             SourceSpec::BuiltIn => None,
         };
         fetched.unwrap_or(&self.object.any.url)
@@ -111,13 +120,25 @@ impl FoundSource {
             let (origin, revision) = load_served(&mut tables, &object.uid).await?;
             let chart = match chart {
                 Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
-                None => return Ok(Some(Self { object, revision, chart: None, origin })),
+                None => {
+                    return Ok(Some(Self {
+                        object,
+                        revision,
+                        chart: None,
+                        origin,
+                    }));
+                }
             };
             // A fetch writes origin and chart together. If the origin is the same after the chart was read, the chart
             // belongs to it.
             let (again, _) = load_served(&mut tables, &object.uid).await?;
             if again == origin {
-                return Ok(Some(Self { object, revision, chart, origin }));
+                return Ok(Some(Self {
+                    object,
+                    revision,
+                    chart,
+                    origin,
+                }));
             }
         }
     }
@@ -151,11 +172,16 @@ pub async fn find_ingredients(
 /// at admission and when rendering.
 fn rendered_folders(spec: &ServiceDeploymentSpec) -> Vec<String> {
     let may_need_more = |renderer: &&Renderer| {
-        matches!(renderer.kind, RendererType::Auto | RendererType::Helm | RendererType::Kustomize)
+        matches!(
+            renderer.kind,
+            RendererType::Auto | RendererType::Helm | RendererType::Kustomize
+        )
     };
     let folder = |renderer: &Renderer| {
         let own = RelPath::parse_folder(&spec.path).ok()?;
-        own.join_clean(&renderer.path).ok().filter(|folder| folder.is_within(&own) && *folder != own)
+        own.join_clean(&renderer.path)
+            .ok()
+            .filter(|folder| folder.is_within(&own) && *folder != own)
     };
     let folders: BTreeSet<RelPath> = spec.renderers.iter().filter(may_need_more).filter_map(folder).collect();
     folders.iter().map(ToString::to_string).collect()

@@ -63,21 +63,42 @@ impl Kitchen {
         let mut pieces = Vec::new();
         let mut paths = Vec::new();
         for (n, (ingredient, taken)) in ingredients.iter().zip(taken).enumerate() {
-            let field = if n == 0 { "spec".to_owned() } else { format!("spec.sources[{}]", n - 1) };
+            let field = if n == 0 {
+                "spec".to_owned()
+            } else {
+                format!("spec.sources[{}]", n - 1)
+            };
             let path = RelPath::parse_folder(&ingredient.path).map_err(|error| format!("{field}.path: {error}"))?;
             let mount = ingredient.mount_path.as_deref().unwrap_or_default();
             let mount = RelPath::parse_folder(mount).map_err(|error| format!("{field}.mountPath: {error}"))?;
             paths.push(if n == 0 { path.clone() } else { mount.clone() });
-            paths.extend(ingredient.rendered.iter().filter_map(|folder| RelPath::parse(folder).ok()));
+            paths.extend(
+                ingredient
+                    .rendered
+                    .iter()
+                    .filter_map(|folder| RelPath::parse(folder).ok()),
+            );
             let (source_uid, files) = (taken.part.source_uid.clone(), taken.files.clone());
-            pieces.push(Piece { source_uid, files, path, mount });
+            pieces.push(Piece {
+                source_uid,
+                files,
+                path,
+                mount,
+            });
         }
-        let names = ingredients.iter().filter_map(|one| Some((one.uid()?.to_owned(), one.name(namespace)))).collect();
+        let names = ingredients
+            .iter()
+            .filter_map(|one| Some((one.uid()?.to_owned(), one.name(namespace))))
+            .collect();
         let mut pieces = pieces.into_iter();
         let first = pieces.next().ok_or("no source")?;
         Ok(Self {
             namespace: namespace.to_owned(),
-            recipe: Recipe { first, mounts: pieces.collect(), paths },
+            recipe: Recipe {
+                first,
+                mounts: pieces.collect(),
+                paths,
+            },
             parts: taken.iter().map(|taken| taken.part.clone()).collect(),
             names,
         })
@@ -100,21 +121,60 @@ impl Kitchen {
             };
 
             match combine::make(&replica.access.mirrors, &self.recipe, is_known).await? {
-                Combined::Bundle { content_id, roots, packed: Some(packed) } => {
+                Combined::Bundle {
+                    content_id,
+                    roots,
+                    packed: Some(packed),
+                } => {
                     let (digest, bytes) = (packed.digest, packed.bytes);
-                    replica.access.mirrors.cache().put(&digest, packed.compressed).await.map_err(machine)?;
-                    return Ok(Some((PackedAway { content_id, digest, bytes }, roots)));
+                    replica
+                        .access
+                        .mirrors
+                        .cache()
+                        .put(&digest, packed.compressed)
+                        .await
+                        .map_err(machine)?;
+                    return Ok(Some((
+                        PackedAway {
+                            content_id,
+                            digest,
+                            bytes,
+                        },
+                        roots,
+                    )));
                 }
-                Combined::Bundle { content_id, roots, packed: None } => {
+                Combined::Bundle {
+                    content_id,
+                    roots,
+                    packed: None,
+                } => {
                     let row = known.ok_or_else(|| machine("a bundle that is known has no row"))?;
-                    return Ok(Some((PackedAway { content_id, digest: row.digest, bytes: row.bytes }, roots)));
+                    return Ok(Some((
+                        PackedAway {
+                            content_id,
+                            digest: row.digest,
+                            bytes: row.bytes,
+                        },
+                        roots,
+                    )));
                 }
                 Combined::Waits(content, absent) => {
                     let revision = self.parts.first().map(|part| part.revision.clone()).unwrap_or_default();
                     let mut message = String::new();
                     for Absent { source_uid, files } in absent {
-                        let Some(source) = self.names.get(&source_uid) else { continue };
-                        message = large_files::want(replica, Wanted { source, source_uid, content, files }, service);
+                        let Some(source) = self.names.get(&source_uid) else {
+                            continue;
+                        };
+                        message = large_files::want(
+                            replica,
+                            Wanted {
+                                source,
+                                source_uid,
+                                content,
+                                files,
+                            },
+                            service,
+                        );
                     }
                     resolved.candidate = Err(Trouble::Files { revision, message });
                     return Ok(None);
@@ -139,7 +199,11 @@ impl Kitchen {
     ) -> Result<bool, CookError> {
         let mut trouble = None;
         for need in needs {
-            let Need { named_by, missing, place } = need;
+            let Need {
+                named_by,
+                missing,
+                place,
+            } = need;
             let content = |why: String| CombineError::Content(format!("{named_by}: {why}"));
 
             let found = self.find_repository(replica, &missing.repository).await?;
@@ -147,16 +211,24 @@ impl Kitchen {
                 Ok(found) => found,
                 // Creating the missing HelmRepository requeues the service.
                 Err(why) => {
-                    trouble = Some(Trouble::ChartMissing { message: content(why).to_string() });
+                    trouble = Some(Trouble::ChartMissing {
+                        message: content(why).to_string(),
+                    });
                     continue;
                 }
             };
             let source = match name.as_str() {
-                "" => SourceName::Link { namespace: self.namespace.clone(), url: url.clone() },
+                "" => SourceName::Link {
+                    namespace: self.namespace.clone(),
+                    url: url.clone(),
+                },
                 name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
             };
 
-            let chart = ChartReference { name: missing.name.clone(), version: missing.version.clone() };
+            let chart = ChartReference {
+                name: missing.name.clone(),
+                version: missing.version.clone(),
+            };
             let link = if name.is_empty() { url.as_str() } else { "" };
             resolved.wants.push(want(&source_uid, Some(&chart), link));
 
@@ -173,13 +245,23 @@ impl Kitchen {
             let (revision, key) = match take_chart(&row) {
                 Ok(taken) => taken,
                 Err(message) => {
-                    trouble = Some(Trouble::ChartMissing { message: content(message).to_string() });
+                    trouble = Some(Trouble::ChartMissing {
+                        message: content(message).to_string(),
+                    });
                     continue;
                 }
             };
 
-            if missing.locked && !missing.range.parse::<Range>().is_ok_and(|range| range.contains(&row.version)) {
-                let why = format!("the lock has {}, which is not in the range {}", row.version, missing.range);
+            if missing.locked
+                && !missing
+                    .range
+                    .parse::<Range>()
+                    .is_ok_and(|range| range.contains(&row.version))
+            {
+                let why = format!(
+                    "the lock has {}, which is not in the range {}",
+                    row.version, missing.range
+                );
                 return Err(content(why).into());
             }
 
@@ -207,7 +289,12 @@ impl Kitchen {
                 mount_path: mount.to_string(),
                 dependency: true,
             });
-            self.recipe.mounts.push(Piece { source_uid, files: Files::Artifact(key), path: RelPath::root(), mount });
+            self.recipe.mounts.push(Piece {
+                source_uid,
+                files: Files::Artifact(key),
+                path: RelPath::root(),
+                mount,
+            });
         }
 
         match trouble {
@@ -235,7 +322,10 @@ impl Kitchen {
             }
 
             let source_uid = SourceName::link_uid(&self.namespace, &url);
-            let source = SourceName::Link { namespace: self.namespace.clone(), url: url.clone() };
+            let source = SourceName::Link {
+                namespace: self.namespace.clone(),
+                url: url.clone(),
+            };
             resolved.wants.push(want(&source_uid, None, &url));
 
             let revision = load_revision(&mut *replica.store.tables().await?, &source_uid).await?;
@@ -256,16 +346,28 @@ impl Kitchen {
                 chart: None,
                 revision: git::format_revision(&revision.reference, &revision.commit),
                 reads: String::new(),
-                path: if base.is_file { String::new() } else { base.path.to_string() },
+                path: if base.is_file {
+                    String::new()
+                } else {
+                    base.path.to_string()
+                },
                 mount_path: mount.to_string(),
                 dependency: true,
             });
 
             let files = match base.is_file {
                 true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
-                false => Files::Commit { commit: revision.commit, reads: Reads::default() },
+                false => Files::Commit {
+                    commit: revision.commit,
+                    reads: Reads::default(),
+                },
             };
-            self.recipe.mounts.push(Piece { source_uid, files, path: RelPath::root(), mount });
+            self.recipe.mounts.push(Piece {
+                source_uid,
+                files,
+                path: RelPath::root(),
+                mount,
+            });
         }
         Ok(is_whole)
     }
@@ -280,12 +382,18 @@ impl Kitchen {
         if let Some(found) = sources::find_repository(&replica.store, &self.namespace, repository).await? {
             return Ok(Ok(found));
         }
-        if ["https://", "http://", "oci://"].iter().any(|scheme| repository.starts_with(scheme)) {
+        if ["https://", "http://", "oci://"]
+            .iter()
+            .any(|scheme| repository.starts_with(scheme))
+        {
             let uid = SourceName::link_uid(&self.namespace, repository);
             return Ok(Ok((uid, String::new(), repository.to_owned())));
         }
         let shown = farwater_bundle::path::escape(repository.as_bytes());
-        Ok(Err(format!("there is no HelmRepository {shown} in namespace {}", self.namespace)))
+        Ok(Err(format!(
+            "there is no HelmRepository {shown} in namespace {}",
+            self.namespace
+        )))
     }
 }
 

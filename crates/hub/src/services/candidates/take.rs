@@ -36,7 +36,10 @@ impl Ingredient {
     pub(super) fn take(&self) -> Take {
         let SourceReference { kind, name } = &self.reference;
         let Some(found) = &self.found else {
-            return Take::Trouble(Trouble::SourceMissing { kind: *kind, name: name.clone() });
+            return Take::Trouble(Trouble::SourceMissing {
+                kind: *kind,
+                name: name.clone(),
+            });
         };
         let part = |revision: String| Part {
             kind: *kind,
@@ -45,19 +48,32 @@ impl Ingredient {
             url: found.address().to_owned(),
             chart: self.chart.clone(),
             revision,
-            reads: found.revision.as_ref().map(|revision| word_of(reads_of(revision))).unwrap_or_default(),
+            reads: found
+                .revision
+                .as_ref()
+                .map(|revision| word_of(reads_of(revision)))
+                .unwrap_or_default(),
             path: git::clean_path(&self.path).unwrap_or_else(|_| self.path.clone()),
             mount_path: self.mount_path.clone().unwrap_or_default(),
             dependency: false,
         };
-        let Some(chart) = &self.chart else { return self.take_revision(found, part) };
+        let Some(chart) = &self.chart else {
+            return self.take_revision(found, part);
+        };
         let Some(row) = &found.chart else {
-            return Take::Pending(format!("chart {} {} of {kind} {name} is looked for", chart.name, chart.version));
+            return Take::Pending(format!(
+                "chart {} {} of {kind} {name} is looked for",
+                chart.name, chart.version
+            ));
         };
         match take_chart(row) {
             Ok((revision, key)) => {
                 let problem = Some(row.problem.clone()).filter(|problem| !problem.is_empty());
-                Take::Files(Box::new(Taken { part: part(revision), files: Files::Artifact(key), problem }))
+                Take::Files(Box::new(Taken {
+                    part: part(revision),
+                    files: Files::Artifact(key),
+                    problem,
+                }))
             }
             Err(message) => Take::Trouble(Trouble::ChartMissing { message }),
         }
@@ -67,25 +83,47 @@ impl Ingredient {
         let SourceReference { kind, name } = &self.reference;
         if found.is_built_in() {
             let part = part(BUILT_IN_REVISION.to_owned());
-            return Take::Files(Box::new(Taken { part, files: Files::BuiltIn, problem: None }));
+            return Take::Files(Box::new(Taken {
+                part,
+                files: Files::BuiltIn,
+                problem: None,
+            }));
         }
         let Some(revision) = &found.revision else {
-            return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() });
+            return Take::Trouble(Trouble::SourceEmpty {
+                kind: *kind,
+                name: name.clone(),
+            });
         };
         let text = git::format_revision(&revision.reference, &revision.commit);
         let files = match &found.object.spec {
-            SourceSpec::Git(_) => Files::Commit { commit: revision.commit.clone(), reads: reads_of(revision) },
+            SourceSpec::Git(_) => Files::Commit {
+                commit: revision.commit.clone(),
+                reads: reads_of(revision),
+            },
             SourceSpec::Oci(_) | SourceSpec::File(_) => match artifacts::artifact_key(revision) {
                 Some(key) => Files::Artifact(key),
-                None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
+                None => {
+                    return Take::Trouble(Trouble::SourceEmpty {
+                        kind: *kind,
+                        name: name.clone(),
+                    });
+                }
             },
             SourceSpec::BuiltIn => Files::BuiltIn,
             SourceSpec::Helm(_) => {
                 let message = format!("{kind} {name} holds charts; say which one in chart");
-                return Take::Trouble(Trouble::Bundle { revision: text, message });
+                return Take::Trouble(Trouble::Bundle {
+                    revision: text,
+                    message,
+                });
             }
         };
-        Take::Files(Box::new(Taken { part: part(text), files, problem: None }))
+        Take::Files(Box::new(Taken {
+            part: part(text),
+            files,
+            problem: None,
+        }))
     }
 }
 
@@ -98,13 +136,21 @@ pub(super) fn take_chart(row: &ChartRow) -> Result<(String, Digest), String> {
 }
 
 fn reads_of(revision: &Revision) -> Reads {
-    Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs }
+    Reads {
+        submodules: revision.taken.submodules,
+        lfs: revision.taken.lfs,
+    }
 }
 
 /// The parts of a commit that were read besides its own files, as a candidate stores it, e.g. `submodules lfs`.
 fn word_of(reads: Reads) -> String {
     let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
-    words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+    words
+        .into_iter()
+        .filter(|(is_read, _)| *is_read)
+        .map(|(_, word)| word)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Returns the known candidate, with the addresses that it was fetched from last, if it is still made of exactly what
@@ -114,7 +160,10 @@ pub(super) async fn is_current(
     known: &Known,
     taken: &[Taken],
 ) -> Result<Option<Candidate>, StoreError> {
-    let Known { candidate: known, is_untouched } = known;
+    let Known {
+        candidate: known,
+        is_untouched,
+    } = known;
     let stated: Vec<&Part> = known.parts.iter().filter(|part| !part.dependency).collect();
     let Some(first) = taken.first() else { return Ok(None) };
     let mut next = known.clone();
@@ -131,7 +180,10 @@ pub(super) async fn is_current(
         return Ok(None);
     }
     for (part, now) in stated.iter().zip(taken) {
-        let mut same = Part { url: part.url.clone(), ..now.part.clone() };
+        let mut same = Part {
+            url: part.url.clone(),
+            ..now.part.clone()
+        };
         if *is_untouched {
             same.revision.clone_from(&part.revision);
         }

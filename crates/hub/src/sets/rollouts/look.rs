@@ -36,7 +36,10 @@ pub(super) fn fingerprint(ingredients: &[Ingredient]) -> String {
                 taken.configuration
             ])
         });
-        let chart = found.chart.as_ref().map(|chart| json!([chart.chart, chart.wanted, chart.version, chart.digest]));
+        let chart = found
+            .chart
+            .as_ref()
+            .map(|chart| json!([chart.chart, chart.wanted, chart.version, chart.digest]));
         Some(json!([found.object.uid, revision, chart]))
     };
     let all: Vec<Option<Value>> = ingredients.iter().map(one).collect();
@@ -81,12 +84,20 @@ impl Look {
     pub async fn of(
         replica: &Replica,
         row: MemberRollout,
-        Looking { spec, candidate, assigned, ingredients, newest }: Looking<'_>,
+        Looking {
+            spec,
+            candidate,
+            assigned,
+            ingredients,
+            newest,
+        }: Looking<'_>,
     ) -> Result<Self, StoreError> {
         let track: Track = read(&row, "track", &row.track)?;
         let documents = Documents::of(&row)?;
         let candidate = candidate.filter(|_| !matches!(newest, Newest::Unresolved | Newest::Wrong));
-        let wanted = candidate.map(|candidate| change(spec, candidate, newest.mac())).transpose()?;
+        let wanted = candidate
+            .map(|candidate| change(spec, candidate, newest.mac()))
+            .transpose()?;
         let back = match (track.released, assigned) {
             (Some(released), Some(assigned)) if Some(released) != wanted => {
                 find_back(replica, (&row, &documents), spec, assigned, released).await?
@@ -94,7 +105,16 @@ impl Look {
             _ => None,
         };
         let looked_at = fingerprint(ingredients);
-        Ok(Self { wanted, looked_at, back, rollout: track.number, track, row, newest, documents })
+        Ok(Self {
+            wanted,
+            looked_at,
+            back,
+            rollout: track.number,
+            track,
+            row,
+            newest,
+            documents,
+        })
     }
 
     /// The earlier assignment that the member is rolled back to; None: no rollback.
@@ -123,16 +143,20 @@ impl Look {
         let release = match &self.back {
             // The spec that is rolled back is not kept as one to go back to.
             Some(back) if is_settled && row.held_spec != back.spec => Some(Specs::Back(back.spec.clone())),
-            None if is_settled && !held && self.holds_other(&object["spec"])? => {
-                Some(Specs::Own { generation, spec: object["spec"].to_string() })
-            }
+            None if is_settled && !held && self.holds_other(&object["spec"])? => Some(Specs::Own {
+                generation,
+                spec: object["spec"].to_string(),
+            }),
             _ => None,
         };
 
         let documents = self.next_documents(is_settled);
         // If no document was named, the newest one counted. The document named now is then the same, or it comes with
         // what is assigned.
-        let document_changes = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
+        let document_changes = self
+            .documents
+            .counts
+            .is_some_and(|counts| documents.counts != Some(counts));
 
         let before = self.row.held_spec.clone();
         let (set_uid, service_uid, track) = (row.set_uid.clone(), row.service_uid.clone(), row.track.clone());
@@ -141,14 +165,29 @@ impl Look {
 
         let next = self.next(why, pinned, &documents)?;
         let released = release.is_some() || document_changes;
-        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs, track })
+        Ok(Looked {
+            set_uid,
+            service_uid,
+            held,
+            rollout,
+            next,
+            before,
+            release,
+            released,
+            is_unresolved,
+            macs,
+            track,
+        })
     }
 
     /// The document that counts from now on, and those to keep.
     fn next_documents(&self, is_settled: bool) -> Documents {
-        let Track { released, good, back, .. } = self.track;
+        let Track {
+            released, good, back, ..
+        } = self.track;
         let mut next = self.documents.clone();
-        next.of_changes.retain(|change, _| [released, good, back].contains(&Some(*change)));
+        next.of_changes
+            .retain(|change, _| [released, good, back].contains(&Some(*change)));
         match &self.back {
             _ if !is_settled => {}
             Some(back) => next.counts = back.document,
@@ -176,7 +215,10 @@ impl Look {
             // Windows are checked again in each reconcile of the set.
             Why::Current | Why::Rollout | Why::Frozen(_) | Why::Trouble(_) => None,
         };
-        let stands = stands.map(|stands| serde_json::to_string(&stands)).transpose().map_err(StoreError::abort)?;
+        let stands = stands
+            .map(|stands| serde_json::to_string(&stands))
+            .transpose()
+            .map_err(StoreError::abort)?;
         let next = MemberRollout {
             wanted: self.wanted.map(|wanted| wanted.to_string()).unwrap_or_default(),
             looked_at: self.looked_at,
@@ -274,14 +316,22 @@ async fn find_back(
 
     let document = documents.of_changes.get(&released).copied();
     let back: Option<ServiceDeploymentSpec> = read_some(row, "spec to go back to", &row.back_spec)?;
-    let specs = [(Some(own), ""), (held.as_ref(), &row.held_spec), (back.as_ref(), &row.back_spec)];
+    let specs = [
+        (Some(own), ""),
+        (held.as_ref(), &row.held_spec),
+        (back.as_ref(), &row.back_spec),
+    ];
     let history = versions::load_candidates(&mut *replica.store.tables().await?, &row.service_uid).await?;
     for (spec, text) in specs {
         let Some(spec) = spec else { continue };
         for candidate in &history {
             if change(spec, candidate, document)? == released {
                 let document = document.filter(|_| is_handed(spec));
-                return Ok(Some(Back { candidate: candidate.clone(), spec: text.to_owned(), document }));
+                return Ok(Some(Back {
+                    candidate: candidate.clone(),
+                    spec: text.to_owned(),
+                    document,
+                }));
             }
         }
     }

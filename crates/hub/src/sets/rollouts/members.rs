@@ -50,20 +50,44 @@ impl<'r> Members<'r> {
         };
 
         let mut labels: Vec<Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
-        for RollingMember { row, seen, touched, parameters_changed, .. } in rows {
+        for RollingMember {
+            row,
+            seen,
+            touched,
+            parameters_changed,
+            ..
+        } in rows
+        {
             let state = replica.memory.clusters.get(&row.cluster_uid);
-            let of_cluster = state.as_ref().map(|state| Arc::clone(&state.labels)).unwrap_or_default();
-            all.names.push(cluster_name(replica, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
-            all.partitions.push(policy.partition_by.as_ref().and_then(|key| of_cluster.get(key).cloned()));
+            let of_cluster = state
+                .as_ref()
+                .map(|state| Arc::clone(&state.labels))
+                .unwrap_or_default();
+            all.names
+                .push(cluster_name(replica, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
+            all.partitions.push(
+                policy
+                    .partition_by
+                    .as_ref()
+                    .and_then(|key| of_cluster.get(key).cloned()),
+            );
             labels.push(of_cluster);
             all.reaches.push(match &state {
-                None => Reach::Silent { since: 0, has_entry: false },
+                None => Reach::Silent {
+                    since: 0,
+                    has_entry: false,
+                },
                 Some(state) => match state.heard() {
-                    heard if silence_deadline(state, 0) > clock.now => Reach::Heard { at: heard.unwrap_or_default() },
+                    heard if silence_deadline(state, 0) > clock.now => Reach::Heard {
+                        at: heard.unwrap_or_default(),
+                    },
                     _ if silence_deadline(state, clock.started) > clock.now => Reach::NotYet,
                     heard => {
                         let since = heard.unwrap_or_default();
-                        Reach::Silent { since, has_entry: row.published_at > 0 && since >= row.published_at }
+                        Reach::Silent {
+                            since,
+                            has_entry: row.published_at > 0 && since >= row.published_at,
+                        }
                     }
                 },
             });
@@ -73,12 +97,17 @@ impl<'r> Members<'r> {
                 || (*touched && !sources.contains(&row.looked_at))
                 || *parameters_changed
                 || !row.is_of_pin();
-            let wanted = if is_behind || row.wanted.is_empty() { None } else { Some(&row.wanted) };
+            let wanted = if is_behind || row.wanted.is_empty() {
+                None
+            } else {
+                Some(&row.wanted)
+            };
             let damaged = |error: farwater_fleet::rollout::ParseChangeError| StoreError::Row {
                 what: format!("wanted change of service {}", row.service_uid),
                 problem: error.to_string(),
             };
-            all.wanted.push(wanted.map(|text| text.parse().map_err(damaged)).transpose()?);
+            all.wanted
+                .push(wanted.map(|text| text.parse().map_err(damaged)).transpose()?);
             all.published.push(read_some(row, "published entry", &row.published)?);
             all.evidence.push(read_some(row, "evidence", &row.evidence)?);
             let stands: Option<Stands> = read_some(row, "standing", &row.stands)?;
@@ -108,13 +137,17 @@ impl<'r> Members<'r> {
 
     /// Counts the members that a closed window keeps from starting, with the window of the first.
     pub(super) fn frozen(&self) -> Option<(usize, Closed)> {
-        let waiting = self.stands.iter().enumerate().filter_map(|(index, stands)| match stands {
-            Some(Stands::Window(closed)) => {
-                let is_there = self.published[index].map(|published| published.change) == self.wanted[index];
-                (self.wanted[index].is_some() && !is_there).then_some(closed)
-            }
-            _ => None,
-        });
+        let waiting = self
+            .stands
+            .iter()
+            .enumerate()
+            .filter_map(|(index, stands)| match stands {
+                Some(Stands::Window(closed)) => {
+                    let is_there = self.published[index].map(|published| published.change) == self.wanted[index];
+                    (self.wanted[index].is_some() && !is_there).then_some(closed)
+                }
+                _ => None,
+            });
         let waiting: Vec<&Closed> = waiting.collect();
         waiting.first().map(|first| (waiting.len(), (*first).clone()))
     }

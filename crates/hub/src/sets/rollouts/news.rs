@@ -34,21 +34,30 @@ impl News<'_> {
             return Postings::default();
         }
 
-        let targets =
-            notifications.targets(&name.namespace, (EventKind::ServiceSet, &name.name), &labels(&resource.object));
+        let targets = notifications.targets(
+            &name.namespace,
+            (EventKind::ServiceSet, &name.name),
+            &labels(&resource.object),
+        );
         if targets.is_empty() {
             return Postings::default();
         }
 
         let Decision { state, outlook, .. } = self.decision;
         let halted_by = outlook.halted_by.clone();
-        let failed = halted_by.as_ref().and_then(|name| self.members.iter().position(|member| member.name == name));
+        let failed = halted_by
+            .as_ref()
+            .and_then(|name| self.members.iter().position(|member| member.name == name));
         let news = RolloutNews {
             namespace: name.namespace.clone(),
             set: name.name.clone(),
             number: state.number,
             course: self.decision.phase.into(),
-            step: if outlook.step.is_some() && state.open { outlook.step_name.clone() } else { String::new() },
+            step: if outlook.step.is_some() && state.open {
+                outlook.step_name.clone()
+            } else {
+                String::new()
+            },
             clusters: self.decision.counts,
             cause: failed.map(|index| self.standing(index).to_string()).unwrap_or_default(),
             halted_by,
@@ -58,7 +67,11 @@ impl News<'_> {
 
         let options =
             |target: &crate::notify::Target| target.spec.commit_status.as_ref().is_some_and(|of| of.per_cluster);
-        let members = if targets.iter().any(options) { self.find_members() } else { Vec::new() };
+        let members = if targets.iter().any(options) {
+            self.find_members()
+        } else {
+            Vec::new()
+        };
 
         let change = RolloutChange {
             set_uid: &resource.uid,
@@ -77,15 +90,25 @@ impl News<'_> {
             let member = &self.members[*index];
             let state = member_state(track, member.wanted)?;
             let (cluster_uid, cluster) = (member.cluster.to_owned(), member.name.to_owned());
-            Some(MemberNews { cluster_uid, cluster, state, standing: self.standing(*index) })
+            Some(MemberNews {
+                cluster_uid,
+                cluster,
+                state,
+                standing: self.standing(*index),
+            })
         };
         changed.filter_map(one).collect()
     }
 
     /// Standing of a member after the decision.
     pub(super) fn standing(&self, index: usize) -> Standing {
-        let Decision { tracks, state, outlook, .. } = self.decision;
-        let track = tracks.iter().find(|(other, _)| *other == index).map(|(_, track)| *track);
+        let Decision {
+            tracks, state, outlook, ..
+        } = self.decision;
+        let track = tracks
+            .iter()
+            .find(|(other, _)| *other == index)
+            .map(|(_, track)| *track);
         let mut member = self.members[index].clone();
         member.track = track.unwrap_or(member.track);
         standing(self.policy, state, outlook, &member, self.clock)

@@ -48,11 +48,19 @@ impl Gate {
     pub(super) fn of(name: &Name, resource: &Resource, set: &ServiceSet) -> Self {
         let labels = Template::labels(&name.name, &set.spec);
         let overridden = OVERRIDE.counting(&resource.object, Timestamp::now());
-        Self { namespace: name.namespace.clone(), labels, overridden }
+        Self {
+            namespace: name.namespace.clone(),
+            labels,
+            overridden,
+        }
     }
 
     pub(super) fn closed(&self, replica: &Replica, row: &MemberRollout) -> Option<Closed> {
-        if self.overridden.is_some() { None } else { self.stated(replica, row) }
+        if self.overridden.is_some() {
+            None
+        } else {
+            self.stated(replica, row)
+        }
     }
 
     /// The closed window of a member, even if it is overridden.
@@ -99,11 +107,17 @@ impl Sight {
             let clusters: Vec<&str> = clusters.iter().map(String::as_str).collect();
             let read = awake_members(&mut *replica.store.tables().await?, &resource.uid, &clusters).await?;
             let sight = Self::of(replica, name, (resource, set), read, basis).await?;
-            let states = sight.rows.iter().map(|member| replica.memory.clusters.get(&member.row.cluster_uid));
-            let labels: Vec<_> =
-                states.map(|state| state.map(|state| Arc::clone(&state.labels)).unwrap_or_default()).collect();
+            let states = sight
+                .rows
+                .iter()
+                .map(|member| replica.memory.clusters.get(&member.row.cluster_uid));
+            let labels: Vec<_> = states
+                .map(|state| state.map(|state| Arc::clone(&state.labels)).unwrap_or_default())
+                .collect();
             let asked = (&sight.before.state, sight.target.digest);
-            let suffice = sight.resting.suffice(policy, asked, labels.iter().map(|labels| &**labels));
+            let suffice = sight
+                .resting
+                .suffice(policy, asked, labels.iter().map(|labels| &**labels));
             if (suffice && sight.before.policy == Some(basis)) || sight.resting == Resting::default() {
                 return Ok(sight);
             }
@@ -127,9 +141,20 @@ impl Sight {
             }
         }
         let written = load_rollout(&mut *replica.store.tables().await?, &resource.uid).await?;
-        let before = written.as_deref().map(|text| read_written(name, text)).transpose()?.unwrap_or_default();
+        let before = written
+            .as_deref()
+            .map(|text| read_written(name, text))
+            .transpose()?
+            .unwrap_or_default();
         let target = Target::find(replica, name, set).await?;
-        Ok(Self { rows, resting, basis, target, written, before })
+        Ok(Self {
+            rows,
+            resting,
+            basis,
+            target,
+            written,
+            before,
+        })
     }
 }
 
@@ -151,7 +176,12 @@ impl Target {
         for (_, template) in Template::variants(&set.spec) {
             let Ok(spec) = check_template(&template) else { continue };
             let ingredients = find_ingredients(replica, &name.namespace, &spec).await?;
-            revision.get_or_insert_with(|| ingredients.first().map(Ingredient::describe_revision).unwrap_or_default());
+            revision.get_or_insert_with(|| {
+                ingredients
+                    .first()
+                    .map(Ingredient::describe_revision)
+                    .unwrap_or_default()
+            });
             commit = commit.or_else(|| ingredients.iter().find_map(commit_of));
             let found = fingerprint(&ingredients);
             if !sources.contains(&found) {
@@ -161,8 +191,10 @@ impl Target {
         }
 
         let handed = load_versions(replica, &name.namespace, &specs).await?;
-        let handed: Vec<_> =
-            handed.iter().map(|input| json!([input.key.kind.as_str(), input.key.name, input.version])).collect();
+        let handed: Vec<_> = handed
+            .iter()
+            .map(|input| json!([input.key.kind.as_str(), input.key.name, input.version]))
+            .collect();
 
         let spec = &set.spec;
         // A pinned version does not change with its sources, so they are no part of the digest.
@@ -176,8 +208,19 @@ impl Target {
             None => json!(sources),
         };
 
-        let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content, handed]));
-        Ok(Self { sources, digest, revision: revision.unwrap_or_default(), commit })
+        let digest = Digest::of_json(&json!([
+            spec.template,
+            spec.parameters,
+            spec.overrides,
+            content,
+            handed
+        ]));
+        Ok(Self {
+            sources,
+            digest,
+            revision: revision.unwrap_or_default(),
+            commit,
+        })
     }
 }
 
@@ -190,8 +233,13 @@ pub(super) fn describe_commit(commit: &Commit) -> String {
 }
 
 fn commit_of(ingredient: &Ingredient) -> Option<Commit> {
-    let found = ingredient.found.as_ref().filter(|_| ingredient.reference.kind == SourceKind::GitRepository)?;
-    let SourceSpec::Git(spec) = &found.object.spec else { return None };
+    let found = ingredient
+        .found
+        .as_ref()
+        .filter(|_| ingredient.reference.kind == SourceKind::GitRepository)?;
+    let SourceSpec::Git(spec) = &found.object.spec else {
+        return None;
+    };
     let revision = found.revision.as_ref()?;
     Some(Commit {
         repository: spec.url.clone(),

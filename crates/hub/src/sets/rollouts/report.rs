@@ -42,7 +42,9 @@ impl Ground {
         name: &Name,
         (resource, set): (&Resource, &ServiceSet),
     ) -> Result<Option<Self>, StoreError> {
-        let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
+        let Ok(policy) = Policy::of(&set.spec.rollout) else {
+            return Ok(None);
+        };
         let (kept, written) = load_decided(replica, &resource.uid, set).await?;
         let Some(written) = written else { return Ok(None) };
         let written = read_written(name, &written)?;
@@ -54,7 +56,14 @@ impl Ground {
             None => None,
         };
         let gate = Gate::of(name, resource, set);
-        Ok(Some(Self { policy, written, sources, kept, clock, gate }))
+        Ok(Some(Self {
+            policy,
+            written,
+            sources,
+            kept,
+            clock,
+            gate,
+        }))
     }
 
     /// Reads members with the steps that their rows name.
@@ -63,7 +72,9 @@ impl Ground {
         let mut members = Members::read(replica, &self.policy, all, &self.sources, (self.clock, &self.gate))?;
         // A member that is new or was placed by another policy counts as one of the rest until the next decision.
         let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
-        let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
+        let steps = rows
+            .iter()
+            .map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
         members.steps = steps.collect();
         Ok(members)
     }
@@ -108,18 +119,38 @@ impl Versions {
             author: String,
         }
         let parse = |text: &Option<String>, what: &str| -> Result<Option<Named>, StoreError> {
-            Ok(text.as_deref().map(|text| read_some(row, what, text)).transpose()?.flatten())
+            Ok(text
+                .as_deref()
+                .map(|text| read_some(row, what, text))
+                .transpose()?
+                .flatten())
         };
         let assigned = parse(&versions.assigned, "assignment")?.unwrap_or_default();
         if let Some(kept) = kept {
             let is_there = member.wanted.is_some() && member.wanted == member.track.released;
-            let wanted = if is_there || kept == assigned.revision { String::new() } else { kept.to_owned() };
-            return Ok(Self { revision: assigned.revision, wanted, author: assigned.author });
+            let wanted = if is_there || kept == assigned.revision {
+                String::new()
+            } else {
+                kept.to_owned()
+            };
+            return Ok(Self {
+                revision: assigned.revision,
+                wanted,
+                author: assigned.author,
+            });
         }
         let wanted = parse(&versions.candidate, "candidate")?.filter(|wanted| wanted.revision != assigned.revision);
         let wanted = wanted.unwrap_or_default();
-        let author = if wanted.revision.is_empty() { assigned.author } else { wanted.author };
-        Ok(Self { revision: assigned.revision, wanted: wanted.revision, author })
+        let author = if wanted.revision.is_empty() {
+            assigned.author
+        } else {
+            wanted.author
+        };
+        Ok(Self {
+            revision: assigned.revision,
+            wanted: wanted.revision,
+            author,
+        })
     }
 }
 
@@ -130,18 +161,37 @@ pub async fn tell_members(
     (resource, set): (&Resource, &ServiceSet),
     cluster_uids: &[&str],
 ) -> Result<BTreeMap<String, Told>, StoreError> {
-    let Some(ground) = Ground::load(replica, name, (resource, set)).await? else { return Ok(BTreeMap::new()) };
+    let Some(ground) = Ground::load(replica, name, (resource, set)).await? else {
+        return Ok(BTreeMap::new());
+    };
     let (rows, versions) = told_members(&mut *replica.store.tables().await?, &resource.uid, cluster_uids).await?;
 
-    let Ground { policy, written, kept, clock, .. } = &ground;
+    let Ground {
+        policy,
+        written,
+        kept,
+        clock,
+        ..
+    } = &ground;
     let members = ground.members(replica, &rows)?;
     let mut told = BTreeMap::new();
     for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
         let (progress, since) = progress(policy, &written.state, member, *clock);
         let standing = standing(policy, &written.state, &written.outlook, member, *clock).to_string();
-        let (step, versions) =
-            (policy.step_name(member.step).to_owned(), Versions::read(member, &row.row, versions, kept.as_deref())?);
-        told.insert(member.cluster.to_owned(), Told { step, standing, progress, since, versions });
+        let (step, versions) = (
+            policy.step_name(member.step).to_owned(),
+            Versions::read(member, &row.row, versions, kept.as_deref())?,
+        );
+        told.insert(
+            member.cluster.to_owned(),
+            Told {
+                step,
+                standing,
+                progress,
+                since,
+                versions,
+            },
+        );
     }
     Ok(told)
 }
@@ -176,8 +226,16 @@ pub async fn count(
     name: &Name,
     (resource, set): (&Resource, &ServiceSet),
 ) -> Result<Count, StoreError> {
-    let Some(ground) = Ground::load(replica, name, (resource, set)).await? else { return Ok(Count::default()) };
-    let Ground { policy, written, kept, clock, .. } = &ground;
+    let Some(ground) = Ground::load(replica, name, (resource, set)).await? else {
+        return Ok(Count::default());
+    };
+    let Ground {
+        policy,
+        written,
+        kept,
+        clock,
+        ..
+    } = &ground;
     let (mut seen, mut after): (Vec<Seen>, String) = (Vec::new(), String::new());
     loop {
         let page = (&*after, COUNTED_AT_ONCE);
@@ -203,15 +261,24 @@ pub async fn count(
 
     let counted: Vec<Counted<'_>> = seen
         .iter()
-        .map(|Seen { name, step, progress, released, versions, .. }| Counted {
-            name,
-            step: *step,
-            progress: *progress,
-            released: *released,
-            revision: &versions.revision,
-            wanted: &versions.wanted,
-            author: &versions.author,
-        })
+        .map(
+            |Seen {
+                 name,
+                 step,
+                 progress,
+                 released,
+                 versions,
+                 ..
+             }| Counted {
+                name,
+                step: *step,
+                progress: *progress,
+                released: *released,
+                revision: &versions.revision,
+                wanted: &versions.wanted,
+                author: &versions.author,
+            },
+        )
         .collect();
 
     let survey = RolloutSurvey {
@@ -222,8 +289,14 @@ pub async fn count(
     let waits_for = written.outlook.waits_for.as_ref();
     let waits_for = waits_for.and_then(|waited| seen.iter().find(|member| member.name == *waited));
     let waits_for = waits_for.map(|member| member.cluster_uid.clone());
-    let open = worst(&counted, MAX_SURVEYED_MEMBERS).into_iter().map(|index| seen[index].cluster_uid.clone());
-    Ok(Count { survey, open: open.collect(), waits_for })
+    let open = worst(&counted, MAX_SURVEYED_MEMBERS)
+        .into_iter()
+        .map(|index| seen[index].cluster_uid.clone());
+    Ok(Count {
+        survey,
+        open: open.collect(),
+        waits_for,
+    })
 }
 
 /// Returns the set with its pinned version (or what is wrong with the pin), and the decision that was saved last.
@@ -240,9 +313,15 @@ async fn load_decided(
 /// Whether a set's rollout was decided for what its sources have now, and its status shows that decision.
 pub async fn is_looked_at(replica: &Replica, name: &Name, set_uid: &str, set: &ServiceSet) -> Result<bool, StoreError> {
     let (kept, written) = load_decided(replica, set_uid, set).await?;
-    let (Ok(set), Some(written)) = (kept, written) else { return Ok(false) };
+    let (Ok(set), Some(written)) = (kept, written) else {
+        return Ok(false);
+    };
     let target = Target::find(replica, name, &set).await?;
     let state = read_written(name, &written)?.state;
-    let told = set.status.as_ref().and_then(|status| status.rollout.as_ref()).map_or(0, |rollout| rollout.number);
+    let told = set
+        .status
+        .as_ref()
+        .and_then(|status| status.rollout.as_ref())
+        .map_or(0, |rollout| rollout.number);
     Ok(state.target == Some(target.digest) && told == state.number)
 }

@@ -39,12 +39,18 @@ pub(super) fn read_some<T: DeserializeOwned>(
     what: &str,
     text: &str,
 ) -> Result<Option<T>, StoreError> {
-    if text.is_empty() { Ok(None) } else { read(row, what, text).map(Some) }
+    if text.is_empty() {
+        Ok(None)
+    } else {
+        read(row, what, text).map(Some)
+    }
 }
 
 /// Returns a service that is not being deleted, with the spec that counts now.
 pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) -> Result<ServiceDeployment, StoreError> {
-    let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else { return Ok(service) };
+    let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else {
+        return Ok(service);
+    };
     let spec: ServiceDeploymentSpec = read(row, "held spec", &row.held_spec)?;
     let own = std::mem::replace(&mut service.spec, spec);
     service.spec.suspend = own.suspend;
@@ -60,8 +66,16 @@ pub fn spec_to_hold(row: &MemberRollout, old: &Value, new: &Value) -> Result<Str
     if track.released.is_none() {
         return Ok(String::new());
     }
-    let counts = if row.held_spec.is_empty() { old.clone() } else { read(row, "held spec", &row.held_spec)? };
-    Ok(if template_digest(&counts) == template_digest(new) { String::new() } else { counts.to_string() })
+    let counts = if row.held_spec.is_empty() {
+        old.clone()
+    } else {
+        read(row, "held spec", &row.held_spec)?
+    };
+    Ok(if template_digest(&counts) == template_digest(new) {
+        String::new()
+    } else {
+        counts.to_string()
+    })
 }
 
 /// `parameters`: MAC of the parameter document. It is part of the change only if the parameters don't come from the
@@ -72,9 +86,22 @@ pub(super) fn change(
     parameters: Option<Digest>,
 ) -> Result<ChangeId, StoreError> {
     let template = template_digest(&serde_json::to_value(spec).map_err(StoreError::abort)?);
-    let Candidate { bundle, path, origin, configuration, .. } = candidate;
+    let Candidate {
+        bundle,
+        path,
+        origin,
+        configuration,
+        ..
+    } = candidate;
     let parameters = parameters.filter(|_| is_handed(spec));
-    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters, configuration }))
+    Ok(ChangeId::of(&Content {
+        template,
+        bundle: *bundle,
+        path,
+        origin: origin.as_deref(),
+        parameters,
+        configuration,
+    }))
 }
 
 /// Describes what an entry to apply was made of, as a member's row stores it.
@@ -84,7 +111,10 @@ pub fn published(
     entry: Digest,
     parameters: Option<Digest>,
 ) -> Result<String, StoreError> {
-    let published = Published { entry, change: change(spec, assigned, parameters)? };
+    let published = Published {
+        entry,
+        change: change(spec, assigned, parameters)?,
+    };
     serde_json::to_string(&published).map_err(StoreError::abort)
 }
 
@@ -110,7 +140,11 @@ impl Documents {
     }
 
     pub(super) fn macs(&self) -> BTreeSet<String> {
-        self.counts.iter().chain(self.of_changes.values()).map(Digest::to_string).collect()
+        self.counts
+            .iter()
+            .chain(self.of_changes.values())
+            .map(Digest::to_string)
+            .collect()
     }
 }
 
@@ -132,7 +166,10 @@ pub fn note_report(
     if !Evidence::note(&mut known, published, report, &spec.tests, now) {
         return Ok(None);
     }
-    known.map(|known| serde_json::to_string(&known)).transpose().map_err(StoreError::abort)
+    known
+        .map(|known| serde_json::to_string(&known))
+        .transpose()
+        .map_err(StoreError::abort)
 }
 
 /// Decodes the column `rests`; None: the member does not rest.
@@ -153,6 +190,8 @@ pub(super) fn code_of(rest: Option<Rest>) -> i64 {
 }
 
 pub(super) fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
-    serde_json::from_str(text)
-        .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
+    serde_json::from_str(text).map_err(|error| StoreError::Row {
+        what: format!("rollout of ServiceSet {name}"),
+        problem: error.to_string(),
+    })
 }

@@ -44,7 +44,11 @@ fn find_changes(rows: &[RollingMember], steps: &[u16], decision: &Decision) -> R
         let rested = if track.is_some() { 0 } else { member.rests };
         let rests = (rests != rested).then_some((rests, member.changes));
         if track.is_some() || rests.is_some() {
-            changes.push(MemberChange { service_uid: row.service_uid.clone(), track, rests });
+            changes.push(MemberChange {
+                service_uid: row.service_uid.clone(),
+                track,
+                rests,
+            });
         }
     }
     Ok(changes)
@@ -59,8 +63,15 @@ pub(super) async fn save(
     decision: &Decision,
     (note, postings): (Option<Note>, Postings),
 ) -> Result<bool, StoreError> {
-    let Decision { state, outlook, counts, .. } = decision.clone();
-    let next = Written { state, outlook, counts, policy: Some(sight.basis) };
+    let Decision {
+        state, outlook, counts, ..
+    } = decision.clone();
+    let next = Written {
+        state,
+        outlook,
+        counts,
+        policy: Some(sight.basis),
+    };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
     let changes = find_changes(&sight.rows, steps, decision)?;
     if changes.is_empty() && sight.written.as_ref() == Some(&next) && note.is_none() {
@@ -73,7 +84,12 @@ pub(super) async fn save(
             if !resources::is_current(tx, &key, (&set_uid, generation)).await? {
                 return Ok(false);
             }
-            for MemberChange { service_uid, track, rests } in &changes {
+            for MemberChange {
+                service_uid,
+                track,
+                rests,
+            } in &changes
+            {
                 if let Some((track, step)) = track {
                     save_track(tx, service_uid, (track, *step)).await?;
                 }
@@ -103,7 +119,11 @@ pub(super) fn tell(decision: &Decision) -> RolloutStatus {
     RolloutStatus {
         number: decision.state.number,
         phase: decision.phase,
-        step: if outlook.step.is_some() { outlook.step_name.clone() } else { String::new() },
+        step: if outlook.step.is_some() {
+            outlook.step_name.clone()
+        } else {
+            String::new()
+        },
         updated: count(counts.updated),
         progressing: count(counts.progressing),
         soaking: count(counts.soaking),

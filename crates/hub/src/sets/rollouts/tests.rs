@@ -45,13 +45,21 @@ impl World {
         let digest = Digest::of("");
         let candidate =
             json!({"revision": "1", "contentId": digest, "bundle": digest, "bundleBytes": 1, "path": "apps/web"});
-        let service_account = ServiceAccount { namespace: "web".to_owned(), name: "deployer".to_owned() };
+        let service_account = ServiceAccount {
+            namespace: "web".to_owned(),
+            name: "deployer".to_owned(),
+        };
         Self {
             spec: serde_json::from_value(spec).unwrap(),
             candidate: serde_json::from_value(candidate).unwrap(),
             parameters: digest,
             secrets: digest,
-            ceiling: Ceiling { service_account, target_namespaces: None, allowed_kinds: None, denied_kinds: None },
+            ceiling: Ceiling {
+                service_account,
+                target_namespaces: None,
+                allowed_kinds: None,
+                denied_kinds: None,
+            },
             approved_prune: None,
             hold_prune: None,
             undo: None,
@@ -88,7 +96,9 @@ impl World {
             tests: &spec.tests,
             health: &spec.health,
         });
-        let Action::Apply(deployment) = action else { panic!("{action:?}") };
+        let Action::Apply(deployment) = action else {
+            panic!("{action:?}")
+        };
         deployment
     }
 
@@ -98,7 +108,11 @@ impl World {
 
     /// The fields that count for a service of no set that was changed while a window is closed.
     fn in_closed_window(&self, before: &Self) -> Self {
-        let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until: None };
+        let closed = Closed {
+            by: "ops/holidays".to_owned(),
+            reason: "holidays".to_owned(),
+            until: None,
+        };
         let spec = counting(&self.spec, before.spec.clone());
         let decision = farwater_fleet::assignment::decide(Inputs {
             suspended: false,
@@ -115,7 +129,11 @@ impl World {
             Decision::Assign(candidate) => *candidate,
             Decision::Keep(_) => before.candidate.clone(),
         };
-        Self { spec, candidate, ..self.clone() }
+        Self {
+            spec,
+            candidate,
+            ..self.clone()
+        }
     }
 }
 
@@ -180,19 +198,54 @@ fn table() -> Vec<Row> {
             Held,
         ),
         (&["path"], |w| w.candidate.path = "other".to_owned(), Held, Held),
-        (&["origin"], |w| w.candidate.origin = Some("c0ffee".to_owned()), Held, LetThrough(OF_THE_ROW)),
+        (
+            &["origin"],
+            |w| w.candidate.origin = Some("c0ffee".to_owned()),
+            Held,
+            LetThrough(OF_THE_ROW),
+        ),
         (
             &["configuration"],
             |w| drop(w.candidate.configuration.insert("imageTag".to_owned(), "2".to_owned())),
             Held,
             Held,
         ),
-        (&["renderers"], |w| w.spec.renderers = parse(json!([{"helm": {"values": {"a": 1}}}])), Held, Held),
-        (&["patches"], |w| w.spec.patches = parse(json!([{"patch": "{kind: ConfigMap}"}])), Held, Held),
-        (&["target_namespace"], |w| w.spec.target_namespace = "other".to_owned(), Held, Held),
-        (&["options"], |w| w.spec.apply = parse(json!({"drift": "Report"})), Held, Held),
-        (&["tests"], |w| w.spec.tests = parse(json!([{"name": "smoke", "image": "i"}])), Held, Held),
-        (&["health"], |w| w.spec.health = parse(json!([{"kind": "Job", "current": "true"}])), Held, Held),
+        (
+            &["renderers"],
+            |w| w.spec.renderers = parse(json!([{"helm": {"values": {"a": 1}}}])),
+            Held,
+            Held,
+        ),
+        (
+            &["patches"],
+            |w| w.spec.patches = parse(json!([{"patch": "{kind: ConfigMap}"}])),
+            Held,
+            Held,
+        ),
+        (
+            &["target_namespace"],
+            |w| w.spec.target_namespace = "other".to_owned(),
+            Held,
+            Held,
+        ),
+        (
+            &["options"],
+            |w| w.spec.apply = parse(json!({"drift": "Report"})),
+            Held,
+            Held,
+        ),
+        (
+            &["tests"],
+            |w| w.spec.tests = parse(json!([{"name": "smoke", "image": "i"}])),
+            Held,
+            Held,
+        ),
+        (
+            &["health"],
+            |w| w.spec.health = parse(json!([{"kind": "Job", "current": "true"}])),
+            Held,
+            Held,
+        ),
         // For a set, it is part of the template.
         (&["prune"], |w| w.spec.prune = !w.spec.prune, Held, LetThrough(NARROWS)),
         (
@@ -201,8 +254,18 @@ fn table() -> Vec<Row> {
             Held,
             LetThrough("of a service of no set: a value that has leaked is not kept for the holidays"),
         ),
-        (&["secrets"], |w| w.secrets = Digest::of("other"), rotates, LetThrough("the same")),
-        (&["ceiling"], |w| w.ceiling.allowed_kinds = Some(Vec::new()), LetThrough(NARROWS), LetThrough(NARROWS)),
+        (
+            &["secrets"],
+            |w| w.secrets = Digest::of("other"),
+            rotates,
+            LetThrough("the same"),
+        ),
+        (
+            &["ceiling"],
+            |w| w.ceiling.allowed_kinds = Some(Vec::new()),
+            LetThrough(NARROWS),
+            LetThrough(NARROWS),
+        ),
         (
             &["approved_prune"],
             |w| w.approved_prune = Some(Digest::of("other")),
@@ -239,10 +302,17 @@ fn each_field_of_a_deployment_waits_for_the_rollout_and_for_windows_or_is_let_th
         let mut after = before.clone();
         edit(&mut after);
         let (was, is) = (each_field(&before.deployment()), each_field(&after.deployment()));
-        let differing: BTreeSet<_> =
-            is.iter().filter(|(field, value)| was[*field] != **value).map(|(f, _)| *f).collect();
+        let differing: BTreeSet<_> = is
+            .iter()
+            .filter(|(field, value)| was[*field] != **value)
+            .map(|(f, _)| *f)
+            .collect();
         assert_eq!(differing, fields.iter().copied().collect(), "what the row changes");
-        assert_eq!(after.change() != before.change(), by_rollout == Held, "{fields:?} by a rollout: {by_rollout:?}");
+        assert_eq!(
+            after.change() != before.change(),
+            by_rollout == Held,
+            "{fields:?} by a rollout: {by_rollout:?}"
+        );
         let in_window = each_field(&after.in_closed_window(&before).deployment());
         let is_held = fields.iter().all(|field| in_window[field] == was[field]);
         assert_eq!(is_held, by_window == Held, "{fields:?} by a window: {by_window:?}");
@@ -257,33 +327,67 @@ fn each_field_of_a_deployment_waits_for_the_rollout_and_for_windows_or_is_let_th
 
 #[test]
 fn of_a_set_those_clusters_count_that_are_heard() {
-    let lacks = |all, heard, healthy| Heard { all, heard, healthy, ..Heard::default() }.lacks();
+    let lacks = |all, heard, healthy| {
+        Heard {
+            all,
+            heard,
+            healthy,
+            ..Heard::default()
+        }
+        .lacks()
+    };
     assert_eq!((lacks(0, 0, 0), lacks(3, 2, 2)), (None, None));
-    assert_eq!(lacks(3, 2, 1).as_deref(), Some("is healthy on 1 of 2 clusters that are heard"));
+    assert_eq!(
+        lacks(3, 2, 1).as_deref(),
+        Some("is healthy on 1 of 2 clusters that are heard")
+    );
     assert_eq!(lacks(3, 0, 0).as_deref(), Some("has no cluster that is heard"));
 }
 
 /// The set was written after its service was read, and before its row was.
 #[test]
 fn a_row_that_holds_what_was_looked_at_lets_nothing_go() {
-    let World { spec, candidate, parameters, .. } = World::new();
+    let World {
+        spec,
+        candidate,
+        parameters,
+        ..
+    } = World::new();
     let spec = serde_json::to_value(spec).unwrap();
     let mut older = spec.clone();
     older["path"] = "apps/older".into();
     for (held, is_released) in [(&spec, false), (&older, true)] {
-        let wanted =
-            Some(change(&serde_json::from_value(spec.clone()).unwrap(), &candidate, Some(parameters)).unwrap());
+        let wanted = Some(
+            change(
+                &serde_json::from_value(spec.clone()).unwrap(),
+                &candidate,
+                Some(parameters),
+            )
+            .unwrap(),
+        );
         let look = Look {
-            row: MemberRollout { held_spec: held.to_string(), ..MemberRollout::default() },
+            row: MemberRollout {
+                held_spec: held.to_string(),
+                ..MemberRollout::default()
+            },
             rollout: 1,
             wanted,
-            track: Track { released: wanted, ..Track::default() },
+            track: Track {
+                released: wanted,
+                ..Track::default()
+            },
             looked_at: String::new(),
             newest: Newest::Own,
             documents: Documents::default(),
             back: None,
         };
-        let looked = look.end(&Why::Current, false, &json!({"metadata": {"generation": 2}, "spec": spec})).unwrap();
+        let looked = look
+            .end(
+                &Why::Current,
+                false,
+                &json!({"metadata": {"generation": 2}, "spec": spec}),
+            )
+            .unwrap();
         assert_eq!((looked.released, looked.release.is_some()), (is_released, is_released));
     }
 }

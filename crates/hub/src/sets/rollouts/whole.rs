@@ -33,10 +33,16 @@ pub async fn look_at_heard(replica: &Replica, set_uid: &str) -> Result<Heard, St
     let rows = rolling_members(&mut *replica.store.tables().await?, set_uid).await?;
     let Clock { now, started } = replica.clock.read();
 
-    let mut found = Heard { all: rows.len(), at: i64::MAX, ..Heard::default() };
+    let mut found = Heard {
+        all: rows.len(),
+        at: i64::MAX,
+        ..Heard::default()
+    };
     for RollingMember { row, .. } in &rows {
         let state = replica.memory.clusters.get(&row.cluster_uid);
-        let Some(state) = state.filter(|state| silence_deadline(state, started) > now) else { continue };
+        let Some(state) = state.filter(|state| silence_deadline(state, started) > now) else {
+            continue;
+        };
         let evidence: Option<Evidence> = read_some(row, "evidence", &row.evidence)?;
         let since = evidence.as_ref().and_then(Evidence::healthy_since);
         found.heard += 1;
@@ -54,8 +60,12 @@ pub async fn look_at_whole(
     set_uid: &str,
     set: &ServiceSet,
 ) -> Result<Whole, StoreError> {
-    let lacks =
-        |what: String| Ok(Whole { lacks: Some(format!("ServiceSet {} {what}", name.name)), ..Whole::default() });
+    let lacks = |what: String| {
+        Ok(Whole {
+            lacks: Some(format!("ServiceSet {} {what}", name.name)),
+            ..Whole::default()
+        })
+    };
     if set.metadata.deletion_timestamp.is_some() {
         return lacks("is being deleted".to_owned());
     }
@@ -65,7 +75,11 @@ pub async fn look_at_whole(
 
     let status = set.status.clone().unwrap_or_default();
     let written = load_rollout(&mut *replica.store.tables().await?, set_uid).await?;
-    let state = written.map(|text| read_written(name, &text)).transpose()?.unwrap_or_default().state;
+    let state = written
+        .map(|text| read_written(name, &text))
+        .transpose()?
+        .unwrap_or_default()
+        .state;
     let target = Target::find(replica, name, set).await?.digest;
     let rollout = status.rollout.unwrap_or_default();
 
@@ -75,12 +89,18 @@ pub async fn look_at_whole(
     if !is_known {
         let is_behind = state.target != Some(target);
         let what = "was not looked at since it or its source changed".to_owned();
-        return Ok(Whole { is_behind, ..lacks(what)? });
+        return Ok(Whole {
+            is_behind,
+            ..lacks(what)?
+        });
     }
 
     if state.open {
         let failed = matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack);
-        let what = format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase);
+        let what = format!(
+            "is not through with rollout {}: it is {}",
+            rollout.number, rollout.phase
+        );
         return Ok(Whole { failed, ..lacks(what)? });
     }
     if state.last_good.is_none_or(|good| good.target != target) || rollout.updated == 0 {
@@ -98,6 +118,9 @@ pub async fn look_at_whole(
     let heard = look_at_heard(replica, set_uid).await?;
     match heard.lacks() {
         Some(what) => lacks(what),
-        None => Ok(Whole { heard, ..Whole::default() }),
+        None => Ok(Whole {
+            heard,
+            ..Whole::default()
+        }),
     }
 }

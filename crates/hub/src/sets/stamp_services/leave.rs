@@ -89,12 +89,19 @@ async fn brake(
 ) -> Result<(), StoreError> {
     const SHOWN: usize = 10;
 
-    let waiting = left.iter().filter(|row| row.has_service()).filter_map(|row| cluster_name(replica, &row.cluster_uid));
+    let waiting = left
+        .iter()
+        .filter(|row| row.has_service())
+        .filter_map(|row| cluster_name(replica, &row.cluster_uid));
     let mut names: Vec<String> = waiting.collect();
     names.sort_unstable();
     let more = names.len().saturating_sub(SHOWN);
     names.truncate(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
 
     let message = format!(
         "the selector no longer finds {}{more}; all deletions of the fleet are stopped until an administrator reviews this: kubectl {}",
@@ -109,7 +116,16 @@ async fn brake(
             if freeze_prunes::freeze(tx, &why, Timestamp::now()).await? {
                 brake_members(tx, &set_uid).await?;
             }
-            events::tell(tx, &about, &Told { is_warning: true, reason: "Braked".into(), message }).await
+            events::tell(
+                tx,
+                &about,
+                &Told {
+                    is_warning: true,
+                    reason: "Braked".into(),
+                    message,
+                },
+            )
+            .await
         })
     });
     braked.await
@@ -136,7 +152,15 @@ async fn drop_service(replica: &Replica, name: &Name, row: SetMember, set: &Serv
                 delete_service(tx, found, policy).await?;
             }
             tracing::info!(set = %set_name, service = row.service_name, "its cluster is no longer selected");
-            save_member(tx, &SetMember { service_uid: String::new(), ready: 0, ..row }).await
+            save_member(
+                tx,
+                &SetMember {
+                    service_uid: String::new(),
+                    ready: 0,
+                    ..row
+                },
+            )
+            .await
         })
     });
     dropped.await
@@ -150,9 +174,15 @@ async fn delete_service(
     let now = Timestamp::now();
     let mut object: Value = (*found.object).clone();
     object["spec"]["deletionPolicy"] = json!(policy);
-    let Some(object) = mark_deleted(&object, now) else { return Ok(()) };
+    let Some(object) = mark_deleted(&object, now) else {
+        return Ok(());
+    };
     let object = manage(&found.key.kind, "", Some(&found.object), object, now);
-    let change = Change::Replace { uid: found.uid, version: found.version, object };
+    let change = Change::Replace {
+        uid: found.uid,
+        version: found.version,
+        object,
+    };
     tx.write(Write { key: found.key, change }).await?;
     Ok(())
 }
@@ -164,7 +194,10 @@ pub(super) async fn remove_set(
     resource: &Resource,
     set: &ServiceSet,
 ) -> Result<Next, StoreError> {
-    replica.memory.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+    replica
+        .memory
+        .sets
+        .know(name, &resource.uid, &set.spec.cluster_selector);
 
     let finalizers = set.metadata.finalizers.iter().flatten();
     let is_orphaning = finalizers.clone().any(|finalizer| finalizer == ORPHAN);
@@ -188,7 +221,11 @@ pub(super) async fn remove_set(
             delete_members(tx, &uid).await?;
             delete_rollout(tx, &uid).await?;
             if let Some(change) = resources::without_finalizer(&held, SET_FINALIZER) {
-                tx.write(Write { key: held.key.clone(), change }).await?;
+                tx.write(Write {
+                    key: held.key.clone(),
+                    change,
+                })
+                .await?;
             }
             Ok(())
         })

@@ -47,10 +47,15 @@ impl ClusterPages {
     }
 
     pub async fn next(&mut self, store: &Store) -> Result<Option<Vec<Resource>>, StoreError> {
-        let Some(query) = self.0.pop_front() else { return Ok(None) };
+        let Some(query) = self.0.pop_front() else {
+            return Ok(None);
+        };
         let page = store.list(&query).await?;
         if page.next.is_some() {
-            self.0.push_front(ListQuery { after: page.next, ..query });
+            self.0.push_front(ListQuery {
+                after: page.next,
+                ..query
+            });
         }
         Ok(Some(page.items))
     }
@@ -108,7 +113,12 @@ impl<'a> Stamper<'a> {
             && cluster_namespaces(&self.name.namespace).contains(&&*state.namespace)
         {
             let key = Cluster::key(&Name::new(&state.namespace, &state.name));
-            let found = self.replica.store.get(&key).await?.filter(|found| found.uid == cluster_uid);
+            let found = self
+                .replica
+                .store
+                .get(&key)
+                .await?
+                .filter(|found| found.uid == cluster_uid);
             self.stamp(found.into_iter().collect(), &mut rows).await?;
         }
         mark_left(&self.replica.store, rows.into_values()).await
@@ -145,11 +155,18 @@ impl<'a> Stamper<'a> {
         let selected: Vec<_> = clusters.into_iter().filter(is_selected).collect();
         let keys: Vec<_> = selected.iter().map(|cluster| self.key_on(&cluster.key.name)).collect();
         let mut found = self.replica.store.get_all(&keys).await?;
-        Ok(selected.into_iter().zip(keys).map(|(cluster, key)| (cluster, found.remove(&key))).collect())
+        Ok(selected
+            .into_iter()
+            .zip(keys)
+            .map(|(cluster, key)| (cluster, found.remove(&key)))
+            .collect())
     }
 
     fn key_on(&self, cluster: &str) -> farwater_store::Key {
-        ServiceDeployment::key(&Name::new(&self.name.namespace, &service_name(&self.name.name, cluster)))
+        ServiceDeployment::key(&Name::new(
+            &self.name.namespace,
+            &service_name(&self.name.name, cluster),
+        ))
     }
 
     /// `found`: the existing object of the service's name.
@@ -160,8 +177,10 @@ impl<'a> Stamper<'a> {
         found: Option<Resource>,
     ) -> Result<Step, StoreError> {
         let typed: Cluster = resources::parse(cluster)?;
-        let (labels, annotations) =
-            (typed.metadata.labels.unwrap_or_default(), typed.metadata.annotations.unwrap_or_default());
+        let (labels, annotations) = (
+            typed.metadata.labels.unwrap_or_default(),
+            typed.metadata.annotations.unwrap_or_default(),
+        );
         let has_service = row.is_some_and(SetMember::has_service);
         let problem = |text: String| Ok(Step::Problem(cut(&text, MAX_PROBLEM)));
 
@@ -178,7 +197,10 @@ impl<'a> Stamper<'a> {
             labels: &labels,
             annotations: &annotations,
             metadata: &typed.spec.metadata,
-            version: typed.status.as_ref().and_then(|status| status.kubernetes_version.as_deref()),
+            version: typed
+                .status
+                .as_ref()
+                .and_then(|status| status.kubernetes_version.as_deref()),
         };
 
         let stamped = match self.template.stamp(input) {
@@ -201,7 +223,10 @@ impl<'a> Stamper<'a> {
             Err(error) => return problem(error.to_string()),
         };
 
-        let urls = self.urls.of_spec(&self.replica.store, &self.name.namespace, &spec).await?;
+        let urls = self
+            .urls
+            .of_spec(&self.replica.store, &self.name.namespace, &spec)
+            .await?;
         if let Err(denied) = self.check_placement(cluster, &labels, &urls, &spec.target_namespace) {
             return problem(denied.to_string());
         }
@@ -291,7 +316,12 @@ impl<'a> Stamper<'a> {
         step: Step,
     ) -> Option<impl Future<Output = Result<(), StoreError>> + use<'a>> {
         let now = Timestamp::now();
-        let mut row = SetMember { left_at: 0, braked: 0, problem: String::new(), ..known.clone() };
+        let mut row = SetMember {
+            left_at: 0,
+            braked: 0,
+            problem: String::new(),
+            ..known.clone()
+        };
         let service_name = service_name(&self.name.name, &cluster.key.name);
         let key = self.key_on(&cluster.key.name);
         let mut taken_by = None;
@@ -322,7 +352,11 @@ impl<'a> Stamper<'a> {
             }
             Step::Change { found, object, .. } => {
                 let object = manage(&key.kind, "", Some(&found.object), object, now);
-                Some(Change::Replace { uid: found.uid.clone(), version: found.version, object })
+                Some(Change::Replace {
+                    uid: found.uid.clone(),
+                    version: found.version,
+                    object,
+                })
             }
         };
         row.service_name = service_name;
@@ -372,7 +406,11 @@ pub(super) async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMembe
     let now = Timestamp::now().as_second();
     let left: Vec<SetMember> = rows
         .filter(|row| !row.has_left())
-        .map(|row| SetMember { left_at: now, problem: String::new(), ..row })
+        .map(|row| SetMember {
+            left_at: now,
+            problem: String::new(),
+            ..row
+        })
         .collect();
     if left.is_empty() {
         return Ok(());
@@ -392,7 +430,12 @@ pub(super) async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMembe
 async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) -> Result<(), StoreError> {
     let before = tx.get(&key).await?;
     let written = tx.write(Write { key, change }).await?;
-    save_generation(tx, &written.uid, written.object["metadata"]["generation"].as_i64().unwrap_or_default()).await?;
+    save_generation(
+        tx,
+        &written.uid,
+        written.object["metadata"]["generation"].as_i64().unwrap_or_default(),
+    )
+    .await?;
     let row = rollout_of_service(tx, &written.uid).await?;
     if let (Some(before), Some(row)) = (before.filter(|before| before.uid == written.uid), row) {
         let held = rollouts::spec_to_hold(&row, &before.object["spec"], &written.object["spec"])?;
@@ -408,5 +451,9 @@ fn differing(known: Option<&Map<String, Value>>, wanted: &Map<String, Value>) ->
     let empty = Map::new();
     let known = known.unwrap_or(&empty);
     let names: std::collections::BTreeSet<&String> = known.keys().chain(wanted.keys()).collect();
-    names.into_iter().filter(|name| known.get(*name) != wanted.get(*name)).cloned().collect()
+    names
+        .into_iter()
+        .filter(|name| known.get(*name) != wanted.get(*name))
+        .cloned()
+        .collect()
 }

@@ -41,19 +41,31 @@ impl Tally {
         let mut tables = replica.store.tables().await?;
         let limit = u32::try_from(MAX_SET_ERRORS).unwrap_or(u32::MAX);
         let counts = count_members(&mut tables, set_uid).await?;
-        Ok(Self { counts, troubled: troubled_members(&mut tables, set_uid, limit).await? })
+        Ok(Self {
+            counts,
+            troubled: troubled_members(&mut tables, set_uid, limit).await?,
+        })
     }
 }
 
 /// The set's conditions.
 pub(super) fn judge(replica: &Replica, set: &ServiceSet, tally: &Tally, advance: Option<&Advance>) -> Vec<Verdict> {
-    let MemberCounts { matched, ready, failed, leaving, braked } = tally.counts;
+    let MemberCounts {
+        matched,
+        ready,
+        failed,
+        leaving,
+        braked,
+    } = tally.counts;
     let differing = advance.and_then(|advance| describe_differing(advance, matched));
     let pinned = describe_pin(set);
     let mut verdicts = if let Some(first) = tally.troubled.first() {
         let cluster = cluster_name(replica, &first.cluster_uid).unwrap_or_default();
-        let message =
-            format!("{failed} of {} can't be served: {cluster}: {}", counted(matched, "cluster"), first.problem);
+        let message = format!(
+            "{failed} of {} can't be served: {cluster}: {}",
+            counted(matched, "cluster"),
+            first.problem
+        );
         Verdict::stalled("MembersFailed", message)
     } else if let Some(halted) = advance.filter(|advance| advance.status.phase == RolloutPhase::Halted) {
         let by = halted.status.halted_by.as_deref().unwrap_or("a cluster");
@@ -64,9 +76,15 @@ pub(super) fn judge(replica: &Replica, set: &ServiceSet, tally: &Tally, advance:
     } else if matched == 0 {
         Verdict::reconciling(NO_CLUSTERS, describe_no_clusters(&set.spec.cluster_selector))
     } else if ready < matched {
-        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", counted(matched, "cluster")))
+        Verdict::reconciling(
+            "Progressing",
+            format!("healthy on {ready} of {}{pinned}", counted(matched, "cluster")),
+        )
     } else if let Some((reason, message)) = differing {
-        Verdict::reconciling(reason, format!("healthy on {}{pinned}; {message}", counted(matched, "cluster")))
+        Verdict::reconciling(
+            reason,
+            format!("healthy on {}{pinned}; {message}", counted(matched, "cluster")),
+        )
     } else {
         Verdict::ready("Healthy", format!("healthy on {}{pinned}", counted(matched, "cluster")))
     };
@@ -104,7 +122,11 @@ fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, 
         RolloutPhase::Complete => {
             let lists = [
                 (counts.deferred, "is silent", "are silent"),
-                (counts.standing, "is suspended, pinned or skipped", "are suspended, pinned or skipped"),
+                (
+                    counts.standing,
+                    "is suspended, pinned or skipped",
+                    "are suspended, pinned or skipped",
+                ),
             ];
             let told: Vec<String> = lists
                 .into_iter()
@@ -153,7 +175,9 @@ pub(super) async fn write_status(
             leaving: counts.leaving,
         },
         last_good: advance.as_ref().map_or(previous.last_good, |advance| advance.last_good),
-        rollout: advance.map(|advance| advance.status).or_else(|| previous.rollout.clone()),
+        rollout: advance
+            .map(|advance| advance.status)
+            .or_else(|| previous.rollout.clone()),
         errors: troubled.into_iter().map(error).collect(),
         changed_by: None,
         pinned_by: None,

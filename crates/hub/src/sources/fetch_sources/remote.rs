@@ -40,13 +40,18 @@ impl Charts {
         if !matches!(source.spec, SourceSpec::Helm(_)) {
             return Ok(Self::default());
         }
-        let (wanted, known) = (wanted_charts(tables, &source.uid).await?, charts_of_source(tables, &source.uid).await?);
+        let (wanted, known) = (
+            wanted_charts(tables, &source.uid).await?,
+            charts_of_source(tables, &source.uid).await?,
+        );
         Ok(Self { wanted, known })
     }
 
     pub(super) fn wants_more(&self) -> bool {
         let is_known = |(chart, wanted): &(String, String)| {
-            self.known.iter().any(|row| row.chart == *chart && row.wanted == *wanted)
+            self.known
+                .iter()
+                .any(|row| row.chart == *chart && row.wanted == *wanted)
         };
         !self.wanted.iter().all(is_known)
     }
@@ -59,8 +64,14 @@ pub(super) async fn ask_remote(
     charts: Charts,
     turn: Turn<'_>,
 ) -> Result<Outcome, SourceFailure> {
-    let timeout = SOURCE_TIMEOUT.check(&source.object.any.timeout).unwrap_or(DEFAULT_TIMEOUT);
-    let (namespace, uid, url) = (source.object.namespace(), source.uid.as_str(), source.object.any.url.as_str());
+    let timeout = SOURCE_TIMEOUT
+        .check(&source.object.any.timeout)
+        .unwrap_or(DEFAULT_TIMEOUT);
+    let (namespace, uid, url) = (
+        source.object.namespace(),
+        source.uid.as_str(),
+        source.object.any.url.as_str(),
+    );
     let origin = source.origin.clone();
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
@@ -68,7 +79,10 @@ pub(super) async fn ask_remote(
                 // Only the promoted commit, not the branch's current one.
                 (_, Some(Ok(promoted))) => {
                     let commit = Some(promoted.commit.clone());
-                    Reference::parse(Some(&GitReference { commit, ..GitReference::default() }))
+                    Reference::parse(Some(&GitReference {
+                        commit,
+                        ..GitReference::default()
+                    }))
                 }
                 (SourceName::Resource(..), _) => Reference::parse(spec.r#ref.as_ref()),
                 (SourceName::Link { url, .. }, _) => Reference::of_base(read_git_link(url).unwrap_or_default().1),
@@ -77,7 +91,9 @@ pub(super) async fn ask_remote(
             let mut way = Way::load(replica, namespace, spec).await?;
             way.is_public = source.object.is_link() && !source.object.is_lent;
             let known = origin.clone();
-            let mut outcome = git::fetch(replica, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
+            let mut outcome = git::fetch(replica, uid, spec, &reference, (&way, turn), origin)
+                .await
+                .map(outcome_of)?;
             if let Some(Ok(promoted)) = &source.promoted {
                 outcome.taken.configuration.clone_from(&promoted.configuration);
             }
@@ -92,10 +108,23 @@ pub(super) async fn ask_remote(
             let with = load_credentials(replica, namespace, url, secrets).await?;
             let Charts { wanted, known } = charts;
             let is_link = source.object.is_link();
-            let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
+            let helm = artifacts::Helm {
+                uid,
+                spec,
+                is_link,
+                wanted,
+                known,
+                origin,
+                timeout,
+            };
             artifacts::fetch_charts(&replica.access.mirrors, helm, &with).await
         }
-        SourceSpec::BuiltIn => return Err(SourceFailure::lasting("BuiltIn", "there is nothing to fetch".to_owned())),
+        SourceSpec::BuiltIn => {
+            return Err(SourceFailure::lasting(
+                "BuiltIn",
+                "there is nothing to fetch".to_owned(),
+            ));
+        }
         SourceSpec::File(address) => {
             artifacts::fetch_file(&replica.access.mirrors, uid, address, served, timeout).await
         }
@@ -106,7 +135,13 @@ pub(super) async fn ask_remote(
             };
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
             let with = load_credentials(replica, namespace, url, secrets).await?;
-            let oci = artifacts::Oci { uid, spec, served, timeout, keys };
+            let oci = artifacts::Oci {
+                uid,
+                spec,
+                served,
+                timeout,
+                keys,
+            };
             artifacts::fetch_artifact(&replica.access.mirrors, oci, &with).await
         }
     };
@@ -139,7 +174,12 @@ async fn find_changes(
 }
 
 fn outcome_of(fetch: Fetch) -> Outcome {
-    let Fetch { reference, commit, origin, taken } = fetch;
+    let Fetch {
+        reference,
+        commit,
+        origin,
+        taken,
+    } = fetch;
     Outcome::of((reference, commit), taken, origin)
 }
 
@@ -150,14 +190,19 @@ async fn load_credentials(
     (secret, tls): (Option<&LocalReference>, Option<&LocalReference>),
 ) -> Result<Credentials, SourceFailure> {
     let load = async |reference: Option<&LocalReference>| match reference {
-        Some(reference) => load_secret(replica, &Name::new(namespace, &reference.name)).await.map(Some),
+        Some(reference) => load_secret(replica, &Name::new(namespace, &reference.name))
+            .await
+            .map(Some),
         None => Ok(None),
     };
     let secret = match secret {
         Some(_) => load(secret).await?,
         None => shared_secret(replica, namespace, url).await?,
     };
-    Ok(Credentials { secret, tls: load(tls).await? })
+    Ok(Credentials {
+        secret,
+        tls: load(tls).await?,
+    })
 }
 
 async fn load_keys(replica: &Replica, namespace: &str, verify: &Verification) -> Result<Keys, SourceFailure> {

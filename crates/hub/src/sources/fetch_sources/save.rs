@@ -33,7 +33,10 @@ pub(super) async fn withdraw_unverified(
     }
     tracing::warn!(source = %source.object.name, "a revision that was never verified is no longer served");
     let uid = source.uid.clone();
-    replica.store.transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await })).await?;
+    replica
+        .store
+        .transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await }))
+        .await?;
     wake_services(replica, &source.uid).await?;
     Ok(None)
 }
@@ -77,11 +80,16 @@ pub(super) async fn record(
         Ok(outcome) => outcome,
         Err(failure) => {
             let served = withdraw_unverified(replica, source, served).await?;
-            return write_failure(replica, source, served.as_ref(), failure, now).await.map(|()| true);
+            return write_failure(replica, source, served.as_ref(), failure, now)
+                .await
+                .map(|()| true);
         }
     };
 
-    let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
+    let (moved, asked_again) = (
+        is_moved(served.as_ref(), &outcome),
+        source.is_unasked() && !outcome.origin.unasked,
+    );
     let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
     let charts = outcome.charts.clone();
 
@@ -90,8 +98,12 @@ pub(super) async fn record(
     };
 
     for row in &charts {
-        let services =
-            services_of_chart(&mut *replica.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
+        let services = services_of_chart(
+            &mut *replica.store.tables().await?,
+            &source.uid,
+            (&row.chart, &row.wanted),
+        )
+        .await?;
         for (namespace, name) in services {
             replica.queues.services.add(Name { namespace, name });
         }
@@ -116,7 +128,10 @@ pub(super) async fn record(
 
 pub(super) async fn wake_services(replica: &Replica, source_uid: &str) -> Result<(), StoreError> {
     for row in assignments_of_source(&mut *replica.store.tables().await?, source_uid).await? {
-        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name {
+            namespace: row.namespace,
+            name: row.name,
+        });
     }
     Ok(())
 }
@@ -133,15 +148,30 @@ async fn save_outcome(
     now: Timestamp,
 ) -> Result<Option<Saved>, StoreError> {
     let moved = is_moved(served.as_ref(), &outcome);
-    let Outcome { served: found, taken, origin, differs, charts, unwanted, .. } = outcome;
+    let Outcome {
+        served: found,
+        taken,
+        origin,
+        differs,
+        charts,
+        unwanted,
+        ..
+    } = outcome;
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
     // Other keys may have verified the same revision: that is saved, and moves nothing.
     let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
-    let fetched = served.as_ref().filter(|_| !moved).map_or(now.as_second(), |served| served.fetched);
+    let fetched = served
+        .as_ref()
+        .filter(|_| !moved)
+        .map_or(now.as_second(), |served| served.fetched);
     let revision = match found {
-        Some((reference, commit)) if !is_written => {
-            Some(Revision { source_uid: source.uid.clone(), reference, commit, fetched, taken })
-        }
+        Some((reference, commit)) if !is_written => Some(Revision {
+            source_uid: source.uid.clone(),
+            reference,
+            commit,
+            fetched,
+            taken,
+        }),
         _ => served,
     };
     if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {

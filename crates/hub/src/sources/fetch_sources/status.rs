@@ -34,11 +34,17 @@ pub(super) async fn write_ready(
     let text = revision.map(revision_text);
     let said = |text: &String| match replica.memory.checks.announced.stretch(&source.uid, source.interval) {
         (interval, true) => {
-            format!("serves {text}; webhooks announce pushes, so it is fetched only every {}", show(interval))
+            format!(
+                "serves {text}; webhooks announce pushes, so it is fetched only every {}",
+                show(interval)
+            )
         }
         (_, false) => format!("serves {text}"),
     };
-    let mut verdicts = text.as_ref().map(|text| Verdict::ready("Fetched", said(text))).unwrap_or_default();
+    let mut verdicts = text
+        .as_ref()
+        .map(|text| Verdict::ready("Fetched", said(text)))
+        .unwrap_or_default();
     verdicts.extend(more);
     verdicts.extend(source.verified(revision, None));
     replica.memory.checks.forget_problem(&source.uid);
@@ -80,7 +86,9 @@ impl Source {
 
     /// Status of a source whose request was handled, without its conditions.
     fn settled_status(&self, served: Option<&Revision>) -> SourceStatus {
-        let time = served.and_then(|revision| Timestamp::from_second(revision.fetched).ok()).map(Time);
+        let time = served
+            .and_then(|revision| Timestamp::from_second(revision.fetched).ok())
+            .map(Time);
         SourceStatus {
             observed_generation: Some(self.generation),
             conditions: Vec::new(),
@@ -163,12 +171,14 @@ pub(super) async fn find_promoted(
     replica: &Replica,
     object: &SourceObject,
 ) -> Result<Option<Result<Promotable, String>>, StoreError> {
-    let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else { return Ok(None) };
+    let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else {
+        return Ok(None);
+    };
     // A pipeline beside another field is no valid reference, and is reported as such.
     match Reference::parse(spec.r#ref.as_ref()) {
-        Err(ReferenceError::Pipeline(pipeline)) => {
-            advance_promotions::find_promoted(replica, name, &pipeline).await.map(Some)
-        }
+        Err(ReferenceError::Pipeline(pipeline)) => advance_promotions::find_promoted(replica, name, &pipeline)
+            .await
+            .map(Some),
         _ => Ok(None),
     }
 }
@@ -185,8 +195,10 @@ pub(super) async fn write_unpromoted(
     };
     let mut verdicts = vec![Verdict::new("Ready", Some(served.is_some()), "NotPromoted", message)];
     verdicts.extend(source.verified(served, None));
-    let status =
-        SourceStatus { conditions: source.conditions(verdicts, Timestamp::now()), ..source.settled_status(served) };
+    let status = SourceStatus {
+        conditions: source.conditions(verdicts, Timestamp::now()),
+        ..source.settled_status(served)
+    };
     sources::write_status(&replica.store, &source.object, &status).await
 }
 
@@ -201,7 +213,9 @@ pub(super) async fn write_suspended(
     );
     let mut verdicts = vec![Verdict::new("Ready", served.map(|_| true), "Suspended", message)];
     verdicts.extend(source.verified(served, None));
-    let status =
-        SourceStatus { conditions: source.conditions(verdicts, Timestamp::now()), ..source.settled_status(served) };
+    let status = SourceStatus {
+        conditions: source.conditions(verdicts, Timestamp::now()),
+        ..source.settled_status(served)
+    };
     sources::write_status(&replica.store, &source.object, &status).await
 }

@@ -47,7 +47,9 @@ async fn what_is_allowed_and_how_it_is_refused_is_as_in_kubernetes() {
         court.judge(as_user("GET", path, bob).accept(JSON)).await;
     }
     // A binding whose role is missing says so.
-    court.judge(as_user("GET", "CORE/configmaps", "lost-NS").accept(JSON)).await;
+    court
+        .judge(as_user("GET", "CORE/configmaps", "lost-NS").accept(JSON))
+        .await;
     court.sentence();
     served.stop().await;
 }
@@ -67,7 +69,10 @@ async fn nobody_grants_what_they_do_not_hold() {
         ("writer", format!("{writer},{maps}")),
         ("escalator", format!("{writer},{escalating}")),
         ("binder", format!("{writer},{binding}")),
-        ("strong", r#"{"apiGroups":[""],"resources":["secrets"],"verbs":["get"]}"#.to_owned()),
+        (
+            "strong",
+            r#"{"apiGroups":[""],"resources":["secrets"],"verbs":["get"]}"#.to_owned(),
+        ),
     ] {
         let role = format!(r#"{{"metadata":{{"name":"{name}"}},"rules":[{rules}]}}"#);
         court.same("POST", "RBAC/roles", JSON, &role, Equal::All).await;
@@ -92,7 +97,9 @@ async fn nobody_grants_what_they_do_not_hold() {
             ("RBAC/rolebindings", bind(&format!("{user}-weak"), "writer")),
             ("RBAC/rolebindings", bind(&format!("{user}-none"), "none-such")),
         ] {
-            court.judge(as_user("POST", path, &who).send(JSON, &body).accept(JSON)).await;
+            court
+                .judge(as_user("POST", path, &who).send(JSON, &body).accept(JSON))
+                .await;
         }
         let more = format!(r#"{{"rules":[{maps},{secrets}]}}"#);
         court
@@ -105,7 +112,13 @@ async fn nobody_grants_what_they_do_not_hold() {
             .await;
         // Labels are no rights.
         let labels = r#"{"metadata":{"labels":{"a":"b"}}}"#;
-        court.judge(as_user("PATCH", "RBAC/roles/strong", &who).send(MERGE, labels).accept(JSON)).await;
+        court
+            .judge(
+                as_user("PATCH", "RBAC/roles/strong", &who)
+                    .send(MERGE, labels)
+                    .accept(JSON),
+            )
+            .await;
     }
     court.sentence();
     served.stop().await;
@@ -124,13 +137,24 @@ async fn impersonation_and_reviews_answer_as_kubernetes_does() {
     let as_account = "system:serviceaccount:NS:ci";
     for headers in [
         vec![("impersonate-user", "bob")],
-        vec![("impersonate-user", "bob"), ("impersonate-group", "dev"), ("impersonate-group", "ops")],
-        vec![("impersonate-user", "bob"), ("impersonate-uid", "7"), ("impersonate-extra-scopes", "a")],
+        vec![
+            ("impersonate-user", "bob"),
+            ("impersonate-group", "dev"),
+            ("impersonate-group", "ops"),
+        ],
+        vec![
+            ("impersonate-user", "bob"),
+            ("impersonate-uid", "7"),
+            ("impersonate-extra-scopes", "a"),
+        ],
         vec![("impersonate-user", "bob"), ("impersonate-extra-example.com%2fx", "a")],
         vec![("impersonate-user", as_account)],
         vec![("impersonate-user", as_account), ("impersonate-group", "x")],
         vec![("impersonate-user", "bob"), ("impersonate-group", "system:masters")],
-        vec![("impersonate-user", "bob"), ("impersonate-group", "system:unauthenticated")],
+        vec![
+            ("impersonate-user", "bob"),
+            ("impersonate-group", "system:unauthenticated"),
+        ],
         vec![("impersonate-user", "system:anonymous")],
         vec![("impersonate-group", "dev")],
         vec![("impersonate-uid", "7")],
@@ -144,10 +168,22 @@ async fn impersonation_and_reviews_answer_as_kubernetes_does() {
                 .accept(JSON)
                 .equal(equal)
         };
-        let equal = if headers[0].0 == "impersonate-user" { Equal::All } else { Equal::ButText };
+        let equal = if headers[0].0 == "impersonate-user" {
+            Equal::All
+        } else {
+            Equal::ButText
+        };
         court.judge(step(who, "{}", equal)).await;
-        court.judge(step(REVIEWS, &review("get", "configmaps", "x"), equal)).await;
-        court.judge(step("CORE/configmaps?dryRun=All", r#"{"metadata":{"name":"x"}}"#, equal)).await;
+        court
+            .judge(step(REVIEWS, &review("get", "configmaps", "x"), equal))
+            .await;
+        court
+            .judge(step(
+                "CORE/configmaps?dryRun=All",
+                r#"{"metadata":{"name":"x"}}"#,
+                equal,
+            ))
+            .await;
     }
     // Bob may act as one account, and as nobody else. Kubernetes names another verb first when it refuses.
     for (path, body) in [
@@ -170,13 +206,23 @@ async fn impersonation_and_reviews_answer_as_kubernetes_does() {
         ("system:serviceaccount:other:ci", Equal::Reason),
         ("bob", Equal::Reason),
     ] {
-        let step = as_user("POST", who, wanted).header("authorization", "Bearer $BOB").send(JSON, "{}");
+        let step = as_user("POST", who, wanted)
+            .header("authorization", "Bearer $BOB")
+            .send(JSON, "{}");
         court.judge(step.clone().accept(JSON).equal(equal)).await;
-        court.judge(step.header("impersonate-group", "dev").accept(JSON).equal(Equal::Reason)).await;
+        court
+            .judge(
+                step.header("impersonate-group", "dev")
+                    .accept(JSON)
+                    .equal(Equal::Reason),
+            )
+            .await;
     }
     for (path, verb) in [("/apis/x", "get"), ("/metrics", "get"), ("/api", "post")] {
         let body = format!(r#"{{"spec":{{"nonResourceAttributes":{{"path":"{path}","verb":"{verb}"}}}}}}"#);
-        court.judge(as_user("POST", REVIEWS, "bob").send(JSON, &body).accept(JSON)).await;
+        court
+            .judge(as_user("POST", REVIEWS, "bob").send(JSON, &body).accept(JSON))
+            .await;
     }
     court.sentence();
     served.stop().await;

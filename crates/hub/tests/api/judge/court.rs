@@ -75,7 +75,8 @@ impl Step {
     }
 
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
-        self.headers.retain(|(known, _)| *known != name || name.starts_with("impersonate"));
+        self.headers
+            .retain(|(known, _)| *known != name || name.starts_with("impersonate"));
         self.headers.push((name, value.to_owned()));
         self
     }
@@ -86,14 +87,20 @@ impl Step {
 
     /// `SD{` begins a ServiceDeployment.
     pub fn send(mut self, kind: &str, body: &str) -> Self {
-        self.body = body.replace("SD{", r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ServiceDeployment","#);
+        self.body = body.replace(
+            "SD{",
+            r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ServiceDeployment","#,
+        );
         self.header("content-type", kind)
     }
 
     /// A message in Kubernetes' envelope.
     pub fn send_protobuf(mut self, api_version: &str, kind: &str, message: &impl Message) -> Self {
         let unknown = Unknown {
-            type_meta: Some(TypeMeta { api_version: Some(api_version.to_owned()), kind: Some(kind.to_owned()) }),
+            type_meta: Some(TypeMeta {
+                api_version: Some(api_version.to_owned()),
+                kind: Some(kind.to_owned()),
+            }),
             raw: Some(message.encode_to_vec()),
             ..Unknown::default()
         };
@@ -172,26 +179,43 @@ impl Side {
         for (name, value) in &step.headers {
             request = request.header(*name, self.fill(value));
         }
-        let request =
-            request.body(Body::from(step.bytes.clone().unwrap_or_else(|| self.fill(&step.body).into_bytes()))).unwrap();
+        let request = request
+            .body(Body::from(
+                step.bytes.clone().unwrap_or_else(|| self.fill(&step.body).into_bytes()),
+            ))
+            .unwrap();
         let response = timeout(Duration::from_secs(30), self.client.send(request)).await;
-        let response = response.unwrap_or_else(|_| panic!("{} {} is not answered", step.method, step.path)).unwrap();
+        let response = response
+            .unwrap_or_else(|_| panic!("{} {} is not answered", step.method, step.path))
+            .unwrap();
         let code = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
-        let retry_after = response.headers().get("retry-after").map(|seconds| seconds.to_str().unwrap().to_owned());
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .map(|seconds| seconds.to_str().unwrap().to_owned());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             let lines = bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty());
-            lines.map(|l| serde_json::from_slice(l).unwrap_or(Value::Null)).collect()
+            lines
+                .map(|l| serde_json::from_slice(l).unwrap_or(Value::Null))
+                .collect()
         });
-        Answer { code, value, warnings, retry_after }
+        Answer {
+            code,
+            value,
+            warnings,
+            retry_after,
+        }
     }
 
     async fn remember(&mut self, name: &str, path: &str, pointer: &str) {
         let answer = self.ask(&Step::get(path).accept(JSON)).await;
         let value = answer.value.pointer(pointer).and_then(Value::as_str);
-        let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
+        let value = value
+            .unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value))
+            .to_owned();
         self.names.insert(format!("${name}"), value);
     }
 }
@@ -205,22 +229,51 @@ fn is_overtaken(answer: &Answer) -> bool {
 impl Court {
     /// Both servers, with a namespace of one name that is made on each.
     pub async fn sit(served: &Served) -> Self {
-        let real = client_that_asks_once(shared(1).await.unwrap().kubeconfig()).await.unwrap();
+        let real = client_that_asks_once(shared(1).await.unwrap().kubeconfig())
+            .await
+            .unwrap();
         install_kinds(&real).await;
         let ours = client_that_asks_once(&served.running.admin_kubeconfig).await.unwrap();
         let namespace = unique_name("judge");
         let places = [
             ("CORE", format!("/api/v1/namespaces/{namespace}")),
             ("OWN", format!("/apis/farwater.dev/v1alpha1/namespaces/{namespace}")),
-            ("RBAC", format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}")),
-            ("LEASES", format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")),
-            ("REPORTS", format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")),
+            (
+                "RBAC",
+                format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"),
+            ),
+            (
+                "LEASES",
+                format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"),
+            ),
+            (
+                "REPORTS",
+                format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"),
+            ),
             ("NS", namespace),
         ];
-        let names: BTreeMap<_, _> = places.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let side = |client| Side { client, names: names.clone() };
-        let mut court = Self { real: side(real), ours: side(ours), differences: Vec::new() };
-        court.same("POST", "/api/v1/namespaces", JSON, r#"{"metadata":{"name":"NS"}}"#, Equal::All).await;
+        let names: BTreeMap<_, _> = places
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let side = |client| Side {
+            client,
+            names: names.clone(),
+        };
+        let mut court = Self {
+            real: side(real),
+            ours: side(ours),
+            differences: Vec::new(),
+        };
+        court
+            .same(
+                "POST",
+                "/api/v1/namespaces",
+                JSON,
+                r#"{"metadata":{"name":"NS"}}"#,
+                Equal::All,
+            )
+            .await;
         court
     }
 
@@ -247,7 +300,9 @@ impl Court {
 
     /// The steps all at once: those that a server lets wait.
     pub async fn judge_all(&mut self, steps: &[Step]) {
-        let asked = steps.iter().map(|step| async { tokio::join!(self.real.ask(step), self.ours.ask(step)) });
+        let asked = steps
+            .iter()
+            .map(|step| async { tokio::join!(self.real.ask(step), self.ours.ask(step)) });
         for (step, answers) in steps.iter().zip(join_all(asked).await) {
             self.compare(step, answers);
         }
@@ -264,7 +319,8 @@ impl Court {
     }
 
     pub async fn same(&mut self, method: &'static str, path: &str, kind: &'static str, body: &str, equal: Equal) {
-        self.judge(Step::new(method, path).send(kind, body).accept(JSON).equal(equal)).await;
+        self.judge(Step::new(method, path).send(kind, body).accept(JSON).equal(equal))
+            .await;
     }
 
     pub async fn same_read(&mut self, path: &str, accept: &'static str) {
@@ -284,7 +340,11 @@ impl Court {
         let mut found = Vec::new();
         for side in [&mut self.real, &mut self.ours] {
             let answer = side.ask(&step).await;
-            let value = answer.value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+            let value = answer
+                .value
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty());
             found.extend(value.map(|value| side.names.insert(format!("${name}"), value.to_owned())));
         }
         if found.len() == 1 {
@@ -309,7 +369,10 @@ impl Court {
         let step = Step::new("POST", path).send(JSON, r#"{"spec":{}}"#).accept(JSON);
         for side in [&mut self.real, &mut self.ours] {
             let answer = side.ask(&step).await.value;
-            let token = answer["status"]["token"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+            let token = answer["status"]["token"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{answer}"))
+                .to_owned();
             side.names.insert(format!("${name}"), token);
         }
     }
@@ -319,9 +382,11 @@ impl Court {
     pub async fn wait_until(&self, step: Step, settled: impl Fn(&Answer) -> bool) {
         for side in [&self.real, &self.ours] {
             let what = format!("{} {}", step.method, side.fill(&step.path));
-            wait_for(&what, Duration::from_secs(90), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
-                .await
-                .unwrap();
+            wait_for(&what, Duration::from_secs(90), || async {
+                Ok(settled(&side.ask(&step).await).then_some(()))
+            })
+            .await
+            .unwrap();
         }
     }
 
@@ -356,7 +421,11 @@ async fn install_kinds(real: &Client) {
     for crd in farwater_api::custom_resource_definitions() {
         let path = format!("/apis/farwater.dev/v1alpha1/{}", crd.spec.names.plural);
         wait_for("our kinds to be served", Duration::from_secs(30), || async {
-            Ok(real.request_text(Request::get(&path).body(Vec::new())?).await.ok().map(drop))
+            Ok(real
+                .request_text(Request::get(&path).body(Vec::new())?)
+                .await
+                .ok()
+                .map(drop))
         })
         .await
         .unwrap();

@@ -64,7 +64,12 @@ const DIFFERENCES: &[Difference] = &[
             Remember("VERSION", "LEASES", "/metadata/resourceVersion"),
             Send("POST", "LEASES", r#"{"metadata":{"name":"c1"}}"#),
         ],
-        ask: ("GET", "LEASES?resourceVersion=$VERSION&resourceVersionMatch=Exact", JSON, ""),
+        ask: (
+            "GET",
+            "LEASES?resourceVersion=$VERSION&resourceVersionMatch=Exact",
+            JSON,
+            "",
+        ),
         at: "code",
         real: "200",
         ours: "410",
@@ -94,9 +99,18 @@ const DIFFERENCES: &[Difference] = &[
             Send("POST", "LEASES", LEASE),
             Send("POST", "/api/v1/namespaces", r#"{"metadata":{"name":"NS-b"}}"#),
             Send("POST", "/apis/coordination.k8s.io/v1/namespaces/NS-b/leases", LEASE),
-            Remember("NEXT", "/apis/coordination.k8s.io/v1/leases?limit=1", "/metadata/continue"),
+            Remember(
+                "NEXT",
+                "/apis/coordination.k8s.io/v1/leases?limit=1",
+                "/metadata/continue",
+            ),
         ],
-        ask: ("GET", "/apis/coordination.k8s.io/v1/namespaces/NS-b/leases?limit=1&continue=$NEXT", JSON, ""),
+        ask: (
+            "GET",
+            "/apis/coordination.k8s.io/v1/namespaces/NS-b/leases?limit=1&continue=$NEXT",
+            JSON,
+            "",
+        ),
         at: "code",
         real: "200",
         ours: "400",
@@ -109,7 +123,12 @@ const DIFFERENCES: &[Difference] = &[
             Remember("VERSION", "LEASES", "/metadata/resourceVersion"),
             Send("PATCH", "LEASES/c0", r#"{"metadata":{"labels":{"app":"api"}}}"#),
         ],
-        ask: ("GET", "LEASES?watch=1&timeoutSeconds=1&labelSelector=app=web&resourceVersion=$VERSION", JSON, ""),
+        ask: (
+            "GET",
+            "LEASES?watch=1&timeoutSeconds=1&labelSelector=app=web&resourceVersion=$VERSION",
+            JSON,
+            "",
+        ),
         at: "/object/metadata/labels/app",
         real: r#""web""#,
         ours: r#""api""#,
@@ -127,7 +146,12 @@ const DIFFERENCES: &[Difference] = &[
         what: "A version that is no number, in a write",
         why: "It is not the one that is there.",
         before: &[Send("POST", "CORE/configmaps", r#"{"metadata":{"name":"a"}}"#)],
-        ask: ("PUT", "CORE/configmaps/a", JSON, r#"{"metadata":{"name":"a","resourceVersion":"x"}}"#),
+        ask: (
+            "PUT",
+            "CORE/configmaps/a",
+            JSON,
+            r#"{"metadata":{"name":"a","resourceVersion":"x"}}"#,
+        ),
         at: "code",
         real: "500",
         ours: "409",
@@ -136,7 +160,12 @@ const DIFFERENCES: &[Difference] = &[
         what: "One object of ours as a list of metadata",
         why: "As with built-in kinds.",
         before: &[Send("POST", GRANTS, GRANT)],
-        ask: ("GET", "/apis/farwater.dev/v1alpha1/clustergrants/NS-a", PARTIAL_LIST, ""),
+        ask: (
+            "GET",
+            "/apis/farwater.dev/v1alpha1/clustergrants/NS-a",
+            PARTIAL_LIST,
+            "",
+        ),
         at: "code",
         real: "500",
         ours: "406",
@@ -154,7 +183,12 @@ const DIFFERENCES: &[Difference] = &[
         what: "OpenAPI v2 as protobuf",
         why: "kubectl ≥ 1.29 goes on without; JSON is served.",
         before: &[],
-        ask: ("GET", "/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf", ""),
+        ask: (
+            "GET",
+            "/openapi/v2",
+            "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+            "",
+        ),
         at: "code",
         real: "200",
         ours: "406",
@@ -303,14 +337,20 @@ const DIFFERENCES: &[Difference] = &[
 fn limits() -> Vec<(&'static str, &'static str, String)> {
     let many = |count: usize, make: &dyn Fn(usize) -> String| (0..count).map(make).collect::<Vec<_>>().join(",");
     let finalizers = many(65, &|n| format!(r#""example.com/f{n}""#));
-    let owners = many(65, &|n| format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"{n}"}}"#));
+    let owners = many(65, &|n| {
+        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"{n}"}}"#)
+    });
     vec![
         (
             "64 finalizers of an object",
             "LEASES",
             format!(r#"{{"metadata":{{"name":"l","finalizers":[{finalizers}]}}}}"#),
         ),
-        ("64 owners of an object", "LEASES", format!(r#"{{"metadata":{{"name":"l","ownerReferences":[{owners}]}}}}"#)),
+        (
+            "64 owners of an object",
+            "LEASES",
+            format!(r#"{{"metadata":{{"name":"l","ownerReferences":[{owners}]}}}}"#),
+        ),
         (
             "4,096 bytes of message of an Event without an eventTime",
             "CORE/events",
@@ -345,7 +385,10 @@ fn table() -> String {
         ("code", code) => code.to_owned(),
         (_, "null") => "none".to_owned(),
         (at, value) => {
-            let field = at.rsplit('/').find(|part| part.parse::<usize>().is_err()).unwrap_or_default();
+            let field = at
+                .rsplit('/')
+                .find(|part| part.parse::<usize>().is_err())
+                .unwrap_or_default();
             format!("`{field}` {value}")
         }
     };
@@ -354,7 +397,10 @@ fn table() -> String {
         let _ = writeln!(table, "| {} | {real} | {ours} | {} |", difference.what, difference.why);
     }
     for (what, ..) in limits() {
-        let _ = writeln!(table, "| More than {what} | 201 | 422 | Bounds what others have to look at. |");
+        let _ = writeln!(
+            table,
+            "| More than {what} | 201 | 422 | Bounds what others have to look at. |"
+        );
     }
     table
 }
@@ -372,22 +418,33 @@ async fn deliberate_differences_are_as_they_are_written() {
         let step = Step::new(method, path).send(JSON, body).accept(accept);
         if path.contains("/openapi/") && path.contains("farwater") {
             // Of custom resources it is published some time after they are.
-            let published =
-                |answer: &Answer| answer.value["paths"].get("/apis/farwater.dev/v1alpha1/clustergrants").is_some();
+            let published = |answer: &Answer| {
+                answer.value["paths"]
+                    .get("/apis/farwater.dev/v1alpha1/clustergrants")
+                    .is_some()
+            };
             court.wait_until(step.clone(), published).await;
         }
         let (real, ours) = tokio::join!(court.real.ask(&step), court.ours.ask(&step));
         for (side, answer, expected) in [("real", real, difference.real), ("ours", ours, difference.ours)] {
-            let (is, expected) = (found(&answer, difference.at), serde_json::from_str::<Value>(expected).unwrap());
+            let (is, expected) = (
+                found(&answer, difference.at),
+                serde_json::from_str::<Value>(expected).unwrap(),
+            );
             if is != expected {
-                wrong.push(format!("{}, {side}: {is} instead of {expected}: {}", difference.what, answer.value));
+                wrong.push(format!(
+                    "{}, {side}: {is} instead of {expected}: {}",
+                    difference.what, answer.value
+                ));
             }
         }
         court.sentence();
     }
     let court = Court::sit(&served).await;
     for (what, path, body) in limits() {
-        let step = Step::new("POST", &format!("{path}?dryRun=All")).send(JSON, &body).accept(JSON);
+        let step = Step::new("POST", &format!("{path}?dryRun=All"))
+            .send(JSON, &body)
+            .accept(JSON);
         let (real, ours) = tokio::join!(court.real.ask(&step), court.ours.ask(&step));
         if (real.code, ours.code) != (201, 422) {
             wrong.push(format!("{what}: real {}, ours {}", real.code, ours.code));
@@ -406,5 +463,8 @@ fn the_page_shows_the_deliberate_differences() {
     if std::env::var_os("FARWATER_WRITE").is_some() {
         fs::write(PAGE, &current).unwrap();
     }
-    assert!(page == current || std::env::var_os("FARWATER_WRITE").is_some(), "run again with FARWATER_WRITE=1");
+    assert!(
+        page == current || std::env::var_os("FARWATER_WRITE").is_some(),
+        "run again with FARWATER_WRITE=1"
+    );
 }

@@ -25,7 +25,16 @@ pub const GROUPS: [&str; 7] = [
 fn by_name(list: &Value, name: &str) -> BTreeMap<String, Value> {
     let members = list.as_array().into_iter().flatten();
     members
-        .map(|member| (member.pointer(name).and_then(Value::as_str).unwrap_or_default().to_owned(), member.clone()))
+        .map(|member| {
+            (
+                member
+                    .pointer(name)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned(),
+                member.clone(),
+            )
+        })
         .collect()
 }
 
@@ -80,8 +89,14 @@ fn comparable(mut resource: Value) -> Value {
 
 fn comparable_list(list: &Value) -> Value {
     let list = list.as_array().into_iter().flatten();
-    let own = |name: &str| name.split_once('/').is_some_and(|(_, subresource)| OWN.contains(&subresource));
-    list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default())).cloned().map(comparable).collect()
+    let own = |name: &str| {
+        name.split_once('/')
+            .is_some_and(|(_, subresource)| OWN.contains(&subresource))
+    };
+    list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default()))
+        .cloned()
+        .map(comparable)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,7 +116,13 @@ async fn discovery_says_what_kubernetes_says_of_each_kind() {
                 assert_eq!(ours["freshness"], real["freshness"]);
                 let place = format!("{path} {group}/{version}");
                 let all = |version: &Value| {
-                    version["resources"].as_array().unwrap().iter().cloned().map(comparable).collect::<Value>()
+                    version["resources"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .cloned()
+                        .map(comparable)
+                        .collect::<Value>()
                 };
                 compare_members(&place, &all(&ours), &all(real), "/resource", &mut differences);
             }
@@ -160,11 +181,19 @@ async fn kubectl_explains_each_kind_as_of_kubernetes() {
             let real = command.args(&args).output().await.unwrap();
             let real = String::from_utf8_lossy(&real.stdout).into_owned();
             if real != ours {
-                differences.push(format!("kubectl {}\n--- real\n{real}\n--- ours\n{ours}", args.join(" ")));
+                differences.push(format!(
+                    "kubectl {}\n--- real\n{real}\n--- ours\n{ours}",
+                    args.join(" ")
+                ));
             }
         }
     }
-    assert!(differences.is_empty(), "{} differ\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differ\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
     court.sentence();
     served.stop().await;
 }

@@ -18,7 +18,10 @@ fn map(name: &str, owners: &[(&str, &str, bool)]) -> String {
             )
         })
         .collect();
-    format!(r#"{{"metadata":{{"name":"{name}","labels":{{"of":"test"}},"ownerReferences":[{}]}}}}"#, owners.join(","))
+    format!(
+        r#"{{"metadata":{{"name":"{name}","labels":{{"of":"test"}},"ownerReferences":[{}]}}}}"#,
+        owners.join(",")
+    )
 }
 
 fn held(object: &str, finalizer: &str) -> String {
@@ -45,7 +48,8 @@ impl Court {
     }
 
     async fn delete(&mut self, name: &str, options: &str) {
-        self.same("DELETE", &format!("{MAPS}/{name}"), JSON, options, Equal::All).await;
+        self.same("DELETE", &format!("{MAPS}/{name}"), JSON, options, Equal::All)
+            .await;
     }
 
     async fn gone(&mut self, name: &str) {
@@ -53,13 +57,17 @@ impl Court {
     }
 
     async fn marked(&mut self, name: &str) {
-        self.wait_until(one(name), |answer| answer.value["metadata"]["deletionTimestamp"].is_string()).await;
+        self.wait_until(one(name), |answer| {
+            answer.value["metadata"]["deletionTimestamp"].is_string()
+        })
+        .await;
         self.judge(one(name)).await;
     }
 
     async fn free(&mut self, name: &str) {
         let patch = r#"{"metadata":{"finalizers":null}}"#;
-        self.same("PATCH", &format!("{MAPS}/{name}"), MERGE, patch, Equal::All).await;
+        self.same("PATCH", &format!("{MAPS}/{name}"), MERGE, patch, Equal::All)
+            .await;
     }
 }
 
@@ -74,23 +82,47 @@ async fn owner_references_are_checked_as_kubernetes_checks_them() {
         String::from(r#"{"apiVersion":"apps/","kind":"K","name":"n","uid":"1"}"#),
         String::from(r#"{"apiVersion":"v1","kind":"Event","name":"n","uid":"1"}"#),
         String::from(r#"{"apiVersion":"v1","kind":"ConfigMap","name":"","uid":""}"#),
-        format!("{reference},{}", reference.replace("\"o\"", "\"p\"").replace("\"u\"", "\"v\"")),
-        format!("{reference},{}", reference.replace("\"o\"", "\"p\"").replace(",\"controller\":true", "")),
+        format!(
+            "{reference},{}",
+            reference.replace("\"o\"", "\"p\"").replace("\"u\"", "\"v\"")
+        ),
+        format!(
+            "{reference},{}",
+            reference.replace("\"o\"", "\"p\"").replace(",\"controller\":true", "")
+        ),
         format!("{reference},{reference}"),
         String::from(r#"{"apiVersion":"v1","kind":"ConfigMap","name":"n","uid":"1","foo":1}"#),
         String::from(r#"{"apiVersion":"v1","kind":5,"name":"n","uid":"1"}"#),
     ] {
         let object = map("a", &[]).replace("[]", &format!("[{references}]"));
-        let equal = if references.contains("\"kind\":5") { Equal::ButText } else { Equal::All };
-        court.same("POST", &format!("{MAPS}?dryRun=All"), JSON, &object, equal).await;
+        let equal = if references.contains("\"kind\":5") {
+            Equal::ButText
+        } else {
+            Equal::All
+        };
+        court
+            .same("POST", &format!("{MAPS}?dryRun=All"), JSON, &object, equal)
+            .await;
         let grant = GRANT.replace("\"labels\"", &format!("\"ownerReferences\":[{references}],\"labels\""));
-        court.same("POST", &format!("{GRANTS}?dryRun=All"), JSON, &grant, equal).await;
+        court
+            .same("POST", &format!("{GRANTS}?dryRun=All"), JSON, &grant, equal)
+            .await;
     }
     court.make_owner("o", &[]).await;
     let twice = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"$o"},{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"$o"}]}}"#;
     court.make(&map("d", &[])).await;
-    court.same("PATCH", "CORE/configmaps/d", MERGE, twice, Equal::ButText).await;
-    court.same("PUT", "CORE/configmaps/d", JSON, &twice.replace("\"owner", "\"name\":\"d\",\"owner"), Equal::All).await;
+    court
+        .same("PATCH", "CORE/configmaps/d", MERGE, twice, Equal::ButText)
+        .await;
+    court
+        .same(
+            "PUT",
+            "CORE/configmaps/d",
+            JSON,
+            &twice.replace("\"owner", "\"name\":\"d\",\"owner"),
+            Equal::All,
+        )
+        .await;
     court.sentence();
     served.stop().await;
 }
@@ -114,16 +146,35 @@ async fn delete_options_are_read_as_kubernetes_reads_them() {
         r#"{"preconditions":{"uid":"x"}}"#,
         r#"{"preconditions":{"resourceVersion":"1","uid":"$UID"}}"#,
     ] {
-        let equal = if options.contains("preconditions") { Equal::ButText } else { Equal::All };
+        let equal = if options.contains("preconditions") {
+            Equal::ButText
+        } else {
+            Equal::All
+        };
         court.remember("UID", "CORE/configmaps/a", "/metadata/uid").await;
         court.same("DELETE", "CORE/configmaps/a", JSON, options, equal).await;
-        court.same("DELETE", "CORE/configmaps?labelSelector=of=test", JSON, options, equal).await;
+        court
+            .same("DELETE", "CORE/configmaps?labelSelector=of=test", JSON, options, equal)
+            .await;
     }
-    for options in [r#"{"propagationPolicy":5}"#, "[]", "{", r#"{"kind":"ConfigMap","apiVersion":"v1"}"#] {
-        court.same("DELETE", "CORE/configmaps/a", JSON, options, Equal::Reason).await;
+    for options in [
+        r#"{"propagationPolicy":5}"#,
+        "[]",
+        "{",
+        r#"{"kind":"ConfigMap","apiVersion":"v1"}"#,
+    ] {
+        court
+            .same("DELETE", "CORE/configmaps/a", JSON, options, Equal::Reason)
+            .await;
     }
-    for query in ["propagationPolicy=Foo", "propagationPolicy=Orphan&dryRun=All", "orphanDependents=true&dryRun=All"] {
-        court.same("DELETE", &format!("CORE/configmaps/a?{query}"), JSON, "", Equal::All).await;
+    for query in [
+        "propagationPolicy=Foo",
+        "propagationPolicy=Orphan&dryRun=All",
+        "orphanDependents=true&dryRun=All",
+    ] {
+        court
+            .same("DELETE", &format!("CORE/configmaps/a?{query}"), JSON, "", Equal::All)
+            .await;
     }
     // Each request may change its mind as long as the object waits. Both collectors take their finalizer off when they are done, each
     // in its time.
@@ -137,16 +188,24 @@ async fn delete_options_are_read_as_kubernetes_reads_them() {
     ] {
         court.delete("a", &options).await;
         let waits = |answer: &Answer| answer.value["metadata"]["finalizers"] == json!(["example.com/x"]);
-        court.wait_until(Step::get("CORE/configmaps/a").accept(JSON), waits).await;
+        court
+            .wait_until(Step::get("CORE/configmaps/a").accept(JSON), waits)
+            .await;
     }
     court.free("a").await;
     court.gone("a").await;
     let account = r#"{"metadata":{"name":"a"}}"#;
-    court.same("POST", "CORE/serviceaccounts", JSON, account, Equal::All).await;
-    court.same("DELETE", "CORE/serviceaccounts/a", JSON, "", Equal::All).await;
+    court
+        .same("POST", "CORE/serviceaccounts", JSON, account, Equal::All)
+        .await;
+    court
+        .same("DELETE", "CORE/serviceaccounts/a", JSON, "", Equal::All)
+        .await;
     let event = r#"{"metadata":{"name":"a"},"involvedObject":{"namespace":"NS"}}"#;
     court.same("POST", "CORE/events", JSON, event, Equal::All).await;
-    court.same("DELETE", "CORE/events/a", JSON, &policy("Foreground"), Equal::All).await;
+    court
+        .same("DELETE", "CORE/events/a", JSON, &policy("Foreground"), Equal::All)
+        .await;
     court.sentence();
     served.stop().await;
 }
@@ -159,18 +218,32 @@ async fn dependents_go_after_their_owner_in_the_background() {
     court.make_owner("other", &[]).await;
     court.make_owner("d", &[("o", "$o", true)]).await;
     court.make(&map("deep", &[("d", "$d", false)])).await;
-    court.make(&map("shared", &[("o", "$o", true), ("other", "$other", false)])).await;
+    court
+        .make(&map("shared", &[("o", "$o", true), ("other", "$other", false)]))
+        .await;
     let secret = map("s", &[("o", "$o", false)]);
     court.same("POST", "CORE/secrets", JSON, &secret, Equal::All).await;
-    court.same("POST", "CORE/serviceaccounts", JSON, &secret, Equal::All).await;
+    court
+        .same("POST", "CORE/serviceaccounts", JSON, &secret, Equal::All)
+        .await;
     court.same("POST", "RBAC/roles", JSON, &secret, Equal::All).await;
     court.delete("o", &policy("Background")).await;
-    for path in ["CORE/secrets/s", "CORE/serviceaccounts/s", "RBAC/roles/s", "CORE/configmaps/deep"] {
-        court.wait_until(Step::get(path).accept(JSON), |answer| answer.code == 404).await;
+    for path in [
+        "CORE/secrets/s",
+        "CORE/serviceaccounts/s",
+        "RBAC/roles/s",
+        "CORE/configmaps/deep",
+    ] {
+        court
+            .wait_until(Step::get(path).accept(JSON), |answer| answer.code == 404)
+            .await;
     }
     court.gone("d").await;
-    let released =
-        |answer: &Answer| answer.value["metadata"]["ownerReferences"].as_array().is_some_and(|o| o.len() == 1);
+    let released = |answer: &Answer| {
+        answer.value["metadata"]["ownerReferences"]
+            .as_array()
+            .is_some_and(|o| o.len() == 1)
+    };
     court.wait_until(one("shared"), released).await;
     court.judge(one("shared")).await;
     court.sentence();
@@ -183,8 +256,12 @@ async fn an_owner_waits_for_the_dependents_that_block_it() {
     let mut court = Court::sit(&served).await;
     court.make_owner("o", &[]).await;
     court.make_owner("middle", &[("o", "$o", true)]).await;
-    court.make(&held(&map("leaf", &[("middle", "$middle", true)]), "example.com/x")).await;
-    court.make(&held(&map("loose", &[("o", "$o", false)]), "example.com/x")).await;
+    court
+        .make(&held(&map("leaf", &[("middle", "$middle", true)]), "example.com/x"))
+        .await;
+    court
+        .make(&held(&map("loose", &[("o", "$o", false)]), "example.com/x"))
+        .await;
     court.delete("o", &policy("Foreground")).await;
     for name in ["loose", "middle", "leaf", "o"] {
         court.marked(name).await;
@@ -200,12 +277,16 @@ async fn an_owner_waits_for_the_dependents_that_block_it() {
 
     // One that no longer blocks lets its owner go.
     court.make_owner("p", &[]).await;
-    court.make(&held(&map("q", &[("p", "$p", true)]), "example.com/x")).await;
+    court
+        .make(&held(&map("q", &[("p", "$p", true)]), "example.com/x"))
+        .await;
     court.delete("p", &policy("Foreground")).await;
     court.marked("q").await;
     let unblocked =
         map("q", &[("p", "$p", false)]).replace("\"labels\"", "\"finalizers\":[\"example.com/x\"],\"labels\"");
-    court.same("PATCH", "CORE/configmaps/q", MERGE, &unblocked, Equal::All).await;
+    court
+        .same("PATCH", "CORE/configmaps/q", MERGE, &unblocked, Equal::All)
+        .await;
     court.gone("p").await;
     court.sentence();
     served.stop().await;
@@ -215,10 +296,15 @@ async fn an_owner_waits_for_the_dependents_that_block_it() {
 async fn orphans_stay_without_their_reference() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
-    for (owner, options) in [("o", policy("Orphan")), ("p", r#"{"orphanDependents":true}"#.to_owned())] {
+    for (owner, options) in [
+        ("o", policy("Orphan")),
+        ("p", r#"{"orphanDependents":true}"#.to_owned()),
+    ] {
         let dependent = format!("{owner}d");
         court.make_owner(owner, &[]).await;
-        court.make(&map(&dependent, &[(owner, &format!("${owner}"), true)])).await;
+        court
+            .make(&map(&dependent, &[(owner, &format!("${owner}"), true)]))
+            .await;
         court.delete(owner, &options).await;
         court.gone(owner).await;
         court.judge(one(&dependent)).await;
@@ -241,20 +327,39 @@ async fn what_names_an_owner_that_does_not_exist_is_collected() {
     court.make_owner("o", &[]).await;
     court.make(&map("absent", &[("none", "none-such", false)])).await;
     court.make(&map("mistaken", &[("o", "another-uid", false)])).await;
-    court.make(&map("half", &[("o", "$o", false), ("none", "none-such", true)])).await;
+    court
+        .make(&map("half", &[("o", "$o", false), ("none", "none-such", true)]))
+        .await;
     let unknown = map("unknown", &[("o", "no-kind", false)]).replace("\"kind\":\"ConfigMap\"", "\"kind\":\"NoSuch\"");
     court.make(&unknown).await;
-    court.same("POST", "/api/v1/namespaces", JSON, r#"{"metadata":{"name":"NS-2"}}"#, Equal::All).await;
     court
-        .same("POST", "/api/v1/namespaces/NS-2/configmaps", JSON, &map("abroad", &[("o", "$o", false)]), Equal::All)
+        .same(
+            "POST",
+            "/api/v1/namespaces",
+            JSON,
+            r#"{"metadata":{"name":"NS-2"}}"#,
+            Equal::All,
+        )
+        .await;
+    court
+        .same(
+            "POST",
+            "/api/v1/namespaces/NS-2/configmaps",
+            JSON,
+            &map("abroad", &[("o", "$o", false)]),
+            Equal::All,
+        )
         .await;
     let abroad = Step::get("/api/v1/namespaces/NS-2/configmaps/abroad").accept(JSON);
     court.wait_until(abroad, |answer| answer.code == 404).await;
     for name in ["absent", "mistaken"] {
         court.gone(name).await;
     }
-    let released =
-        |answer: &Answer| answer.value["metadata"]["ownerReferences"].as_array().is_some_and(|o| o.len() == 1);
+    let released = |answer: &Answer| {
+        answer.value["metadata"]["ownerReferences"]
+            .as_array()
+            .is_some_and(|o| o.len() == 1)
+    };
     court.wait_until(one("half"), released).await;
     for name in ["half", "unknown", "o"] {
         court.judge(one(name)).await;
@@ -269,27 +374,61 @@ async fn an_object_of_no_namespace_keeps_an_owner_in_one_and_is_reported() {
     let mut court = Court::sit(&served).await;
     court.make_owner("o", &[]).await;
     let role = map("NS-a", &[("o", "$o", false)]);
-    court.same("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", JSON, &role, Equal::All).await;
-    court.call_it("EVENTS", "/api/v1/namespaces/default/events", "/api/v1/namespaces/farwater-admin/events");
+    court
+        .same(
+            "POST",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            JSON,
+            &role,
+            Equal::All,
+        )
+        .await;
+    court.call_it(
+        "EVENTS",
+        "/api/v1/namespaces/default/events",
+        "/api/v1/namespaces/farwater-admin/events",
+    );
     let events = Step::get("EVENTS?fieldSelector=involvedObject.name=NS-a").accept(JSON);
     court
-        .wait_until(events.clone(), |answer| answer.value["items"].as_array().is_some_and(|list| !list.is_empty()))
+        .wait_until(events.clone(), |answer| {
+            answer.value["items"].as_array().is_some_and(|list| !list.is_empty())
+        })
         .await;
     let seen = |answer: Answer| {
         let event = &answer.value["items"][0];
-        let fields = ["reason", "message", "type", "count", "source", "reportingComponent", "involvedObject"];
+        let fields = [
+            "reason",
+            "message",
+            "type",
+            "count",
+            "source",
+            "reportingComponent",
+            "involvedObject",
+        ];
         let mut seen: Vec<_> = fields.iter().map(|field| event[*field].clone()).collect();
         // Uids, which are each server's own.
         let text = seen[1].as_str().unwrap();
-        seen[1] = text.replace(text.rsplit_once("uid: ").unwrap().1.split(']').next().unwrap(), "*").into();
+        seen[1] = text
+            .replace(text.rsplit_once("uid: ").unwrap().1.split(']').next().unwrap(), "*")
+            .into();
         seen[6]["uid"] = "*".into();
         seen
     };
     assert_eq!(seen(court.ours.ask(&events).await), seen(court.real.ask(&events).await));
     court.delete("o", "").await;
     court.gone("o").await;
-    court.judge(Step::get("/apis/rbac.authorization.k8s.io/v1/clusterroles/NS-a").accept(JSON)).await;
-    court.same("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterroles/NS-a", JSON, "", Equal::All).await;
+    court
+        .judge(Step::get("/apis/rbac.authorization.k8s.io/v1/clusterroles/NS-a").accept(JSON))
+        .await;
+    court
+        .same(
+            "DELETE",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles/NS-a",
+            JSON,
+            "",
+            Equal::All,
+        )
+        .await;
     court.sentence();
     served.stop().await;
 }
@@ -324,7 +463,9 @@ async fn collections_are_deleted_with_their_policy() {
         court.make(&map("e", &[("p", "$p", true)])).await;
         let other = r#"{"preconditions":{"uid":"none-such"}}"#;
         court.same("DELETE", selected, JSON, other, Equal::Reason).await;
-        court.same("DELETE", &format!("{selected}&dryRun=All"), JSON, "", Equal::All).await;
+        court
+            .same("DELETE", &format!("{selected}&dryRun=All"), JSON, "", Equal::All)
+            .await;
         court.same("DELETE", selected, JSON, &options, Equal::All).await;
         for owner in ["o", "p"] {
             court.gone(owner).await;
@@ -346,7 +487,9 @@ async fn our_kinds_own_and_are_owned() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
-    court.remember("GRANT", &format!("{GRANTS}/NS-a"), "/metadata/uid").await;
+    court
+        .remember("GRANT", &format!("{GRANTS}/NS-a"), "/metadata/uid")
+        .await;
     let owned = |object: &str| {
         object.replace(
             "\"labels\"",
@@ -355,10 +498,22 @@ async fn our_kinds_own_and_are_owned() {
     };
     let child = owned(&GRANT.replace("NS-a", "NS-b"));
     court.same("POST", GRANTS, JSON, &child, Equal::All).await;
-    court.make(&owned(&map("a", &[]).replace(",\"ownerReferences\":[]", ""))).await;
-    court.same("DELETE", &format!("{GRANTS}/NS-a"), JSON, &policy("Foreground"), Equal::All).await;
+    court
+        .make(&owned(&map("a", &[]).replace(",\"ownerReferences\":[]", "")))
+        .await;
+    court
+        .same(
+            "DELETE",
+            &format!("{GRANTS}/NS-a"),
+            JSON,
+            &policy("Foreground"),
+            Equal::All,
+        )
+        .await;
     for path in [format!("{GRANTS}/NS-a"), format!("{GRANTS}/NS-b"), format!("{MAPS}/a")] {
-        court.wait_until(Step::get(&path).accept(JSON), |answer| answer.code == 404).await;
+        court
+            .wait_until(Step::get(&path).accept(JSON), |answer| answer.code == 404)
+            .await;
     }
     court.sentence();
     served.stop().await;

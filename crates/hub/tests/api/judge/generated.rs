@@ -148,22 +148,36 @@ fn one_of<'a>(random: &mut StdRng, choices: &[&'a str]) -> &'a str {
 
 /// Some of the choices, none of them twice.
 fn some_of(random: &mut StdRng, choices: &[&str]) -> Vec<String> {
-    choices.iter().filter(|_| maybe(random)).map(|choice| (*choice).to_owned()).collect()
+    choices
+        .iter()
+        .filter(|_| maybe(random))
+        .map(|choice| (*choice).to_owned())
+        .collect()
 }
 
 fn texts(random: &mut StdRng, values: &[&str]) -> Value {
     let names = some_of(random, &["a", "b", "c"]);
-    names.into_iter().map(|name| (name, json!(one_of(random, values)))).collect::<Map<_, _>>().into()
+    names
+        .into_iter()
+        .map(|name| (name, json!(one_of(random, values))))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// Each field is there or not.
 fn picked(random: &mut StdRng, fields: Vec<(&str, Value)>) -> Map<String, Value> {
-    fields.into_iter().filter(|_| maybe(random)).map(|(name, value)| (name.to_owned(), value)).collect()
+    fields
+        .into_iter()
+        .filter(|_| maybe(random))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn config_map(random: &mut StdRng) -> Map<String, Value> {
-    let fields =
-        vec![("data", texts(random, &["1", "2"])), ("binaryData", json!({"x": one_of(random, &["eA==", "eQ=="])}))];
+    let fields = vec![
+        ("data", texts(random, &["1", "2"])),
+        ("binaryData", json!({"x": one_of(random, &["eA==", "eQ=="])})),
+    ];
     picked(random, fields)
 }
 
@@ -177,7 +191,10 @@ fn secret(random: &mut StdRng) -> Map<String, Value> {
 }
 
 fn named(random: &mut StdRng) -> Value {
-    some_of(random, &["one", "two", "three"]).into_iter().map(|name| json!({"name": name})).collect()
+    some_of(random, &["one", "two", "three"])
+        .into_iter()
+        .map(|name| json!({"name": name}))
+        .collect()
 }
 
 fn account(random: &mut StdRng) -> Map<String, Value> {
@@ -195,24 +212,38 @@ fn role(random: &mut StdRng) -> Map<String, Value> {
 }
 
 fn binding(random: &mut StdRng) -> Map<String, Value> {
-    let subjects = some_of(random, &["u", "v"]).into_iter().map(|name| json!({"kind": "User", "name": name}));
+    let subjects = some_of(random, &["u", "v"])
+        .into_iter()
+        .map(|name| json!({"kind": "User", "name": name}));
     let mut fields = vec![("subjects", subjects.collect())];
-    fields.push(("subjects", json!([{"kind": "ServiceAccount", "name": "x", "namespace": "y"}])));
+    fields.push((
+        "subjects",
+        json!([{"kind": "ServiceAccount", "name": "x", "namespace": "y"}]),
+    ));
     let mut all = picked(random, fields);
-    all.insert("roleRef".to_owned(), json!({"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"}));
+    all.insert(
+        "roleRef".to_owned(),
+        json!({"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"}),
+    );
     all
 }
 
 fn grant(random: &mut StdRng) -> Map<String, Value> {
     let list = |random: &mut StdRng, choices: &[&str]| json!(some_of(random, choices));
     let always = vec![
-        ("clusterSelector", json!({"matchLabels": {"a": one_of(random, &["b", "c"])}})),
+        (
+            "clusterSelector",
+            json!({"matchLabels": {"a": one_of(random, &["b", "c"])}}),
+        ),
         ("namespaces", json!(["NS"])),
         ("verbs", json!(["deploy"])),
         ("serviceAccountName", json!(one_of(random, &["x", "y"]))),
     ];
     let extra = vec![
-        ("allowedKinds", list(random, &["Secret", "ConfigMap", "apps/Deployment"])),
+        (
+            "allowedKinds",
+            list(random, &["Secret", "ConfigMap", "apps/Deployment"]),
+        ),
         ("deniedKinds", list(random, &["Role", "Secret"])),
         ("allowedSources", list(random, &["https://a/", "https://b/"])),
         ("namespaces", json!(["NS", "default"])),
@@ -221,7 +252,10 @@ fn grant(random: &mut StdRng) -> Map<String, Value> {
     let mut spec = if random.random_range(0..4) == 0 {
         picked(random, always)
     } else {
-        always.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        always
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     };
     spec.extend(picked(random, extra));
     Map::from_iter([("spec".to_owned(), spec.into())])
@@ -233,7 +267,10 @@ fn source(random: &mut StdRng) -> Map<String, Value> {
         ("ref", json!({one_of(random, &["branch", "tag"]): "x"})),
     ];
     let mut spec = picked(random, spec);
-    spec.extend([("url".to_owned(), json!("https://x/y")), ("suspend".to_owned(), json!(true))]);
+    spec.extend([
+        ("url".to_owned(), json!("https://x/y")),
+        ("suspend".to_owned(), json!(true)),
+    ]);
     with_status(random, spec, "revision")
 }
 
@@ -241,8 +278,14 @@ fn source(random: &mut StdRng) -> Map<String, Value> {
 fn with_status(random: &mut StdRng, spec: Map<String, Value>, revision: &str) -> Map<String, Value> {
     let condition = |kind: String, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let kinds = some_of(random, &["Ready", "Stalled", "Other"]);
-    let conditions = kinds.into_iter().map(|kind| condition(kind, one_of(random, &["True", "False"]))).collect();
-    let status = vec![("conditions", conditions), (revision, json!(one_of(random, &["r", "q"])))];
+    let conditions = kinds
+        .into_iter()
+        .map(|kind| condition(kind, one_of(random, &["True", "False"])))
+        .collect();
+    let status = vec![
+        ("conditions", conditions),
+        (revision, json!(one_of(random, &["r", "q"]))),
+    ];
     let status = picked(random, status);
     let mut object = Map::from_iter([("spec".to_owned(), spec.into())]);
     // Not an empty one: what an apply leaves of an emptied status is null there and empty here, and equal to it only here.
@@ -266,7 +309,10 @@ fn service_spec(random: &mut StdRng) -> Map<String, Value> {
     let mut spec = if random.random_range(0..4) == 0 {
         picked(random, always)
     } else {
-        always.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        always
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     };
     spec.extend(picked(random, extra));
     spec
@@ -282,8 +328,10 @@ fn ended_service(random: &mut StdRng) -> Map<String, Value> {
 }
 
 fn cluster(random: &mut StdRng) -> Map<String, Value> {
-    let spec =
-        vec![("pollInterval", json!(one_of(random, &["30s", "1m", "often"]))), ("suspend", json!(maybe(random)))];
+    let spec = vec![
+        ("pollInterval", json!(one_of(random, &["30s", "1m", "often"]))),
+        ("suspend", json!(maybe(random))),
+    ];
     let mut spec = picked(random, spec);
     if random.random_range(0..8) == 0 {
         spec.insert("unknown".to_owned(), json!(1));
@@ -304,7 +352,10 @@ impl Subject {
     /// A configuration of some fields.
     fn object(&self, random: &mut StdRng) -> Value {
         let mut metadata = json!({"name": self.name});
-        for (field, value) in [("labels", texts(random, &["1", "2"])), ("annotations", texts(random, &["x", "<y>"]))] {
+        for (field, value) in [
+            ("labels", texts(random, &["1", "2"])),
+            ("annotations", texts(random, &["x", "<y>"])),
+        ] {
             if random.random_range(0..3) == 0 {
                 metadata[field] = value;
             }
@@ -325,7 +376,9 @@ impl Subject {
         if let Some(patch) = patch.as_object_mut() {
             patch.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind" | "roleRef"));
         }
-        patch["metadata"].as_object_mut().map(|metadata| metadata.remove("name"));
+        patch["metadata"]
+            .as_object_mut()
+            .map(|metadata| metadata.remove("name"));
         let part = one_of(random, &["metadata", "spec", "status", "data"]);
         if let Some(fields) = patch.get_mut(part).and_then(Value::as_object_mut) {
             let choice = random.random_range(0..3);
@@ -341,11 +394,19 @@ impl Subject {
         let one = format!("{}/{}", self.list, self.name);
         let manager = one_of(random, &MANAGERS);
         let part = if self.is_done() && maybe(random) { "/status" } else { "" };
-        let dry_run = if random.random_range(0..8) == 0 { "&dryRun=All" } else { "" };
+        let dry_run = if random.random_range(0..8) == 0 {
+            "&dryRun=All"
+        } else {
+            ""
+        };
         let path = format!("{one}{part}?fieldManager={manager}{dry_run}");
         match random.random_range(0..12) {
             0..6 => {
-                let force = if random.random_range(0..3) == 0 { "&force=true" } else { "" };
+                let force = if random.random_range(0..3) == 0 {
+                    "&force=true"
+                } else {
+                    ""
+                };
                 Step::new("PATCH", &format!("{path}{force}")).send(APPLY, &self.object(random).to_string())
             }
             6 if exists => {
@@ -379,7 +440,9 @@ impl Subject {
             side.ask(&release).await;
             side.ask(&Step::new("DELETE", &one)).await;
         }
-        court.wait_until(Step::get(&one).accept(JSON), |answer| answer.code == 404).await;
+        court
+            .wait_until(Step::get(&one).accept(JSON), |answer| answer.code == 404)
+            .await;
         if !self.is_done() {
             return;
         }
@@ -391,16 +454,23 @@ impl Subject {
         };
         let metadata = json!({"name": self.name, "finalizers": ["example.com/x"]});
         let object = json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, "spec": spec});
-        court.judge(Step::new("POST", self.list).send(JSON, &object.to_string())).await;
-        self.until_ours(court, "the controller's status", |object| object["status"]["observedGeneration"] == 1).await;
+        court
+            .judge(Step::new("POST", self.list).send(JSON, &object.to_string()))
+            .await;
+        self.until_ours(court, "the controller's status", |object| {
+            object["status"]["observedGeneration"] == 1
+        })
+        .await;
         for side in [&court.real, &court.ours] {
             side.ask(&Step::new("DELETE", &one)).await;
         }
         let left = |object: &Value| object["metadata"]["finalizers"] == json!(["example.com/x"]);
         self.until_ours(court, "the controllers to let go", left).await;
         for side in [&court.real, &court.ours] {
-            side.ask(&Step::new("PATCH", &format!("{one}/status")).send(MERGE, r#"{"status":null}"#)).await;
-            side.ask(&Step::new("PATCH", &one).send(MERGE, r#"{"metadata":{"managedFields":[{}]}}"#)).await;
+            side.ask(&Step::new("PATCH", &format!("{one}/status")).send(MERGE, r#"{"status":null}"#))
+                .await;
+            side.ask(&Step::new("PATCH", &one).send(MERGE, r#"{"metadata":{"managedFields":[{}]}}"#))
+                .await;
         }
     }
 
@@ -426,8 +496,12 @@ impl Subject {
             let step = self.step(&mut random, exists);
             told.push(step.to_string());
             let clients_part = self.controllers.write();
-            court.judge_persistently(step.clients_part(clients_part), "VERSION", &one).await;
-            court.judge(Step::get(&one).accept(JSON).clients_part(clients_part)).await;
+            court
+                .judge_persistently(step.clients_part(clients_part), "VERSION", &one)
+                .await;
+            court
+                .judge(Step::get(&one).accept(JSON).clients_part(clients_part))
+                .await;
             assert!(
                 court.is_agreed(),
                 "the servers differ; JUDGE_SEED={seed} begins here, on {}:\n{}\n\n{}",
@@ -459,7 +533,9 @@ async fn judge_courses(first: u64, courses: u64) {
     // Where services may be placed.
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
     let east = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"spec":{}}"#;
-    court.judge(Step::new("POST", "OWN/clusters").send(JSON, east).clients_part(true)).await;
+    court
+        .judge(Step::new("POST", "OWN/clusters").send(JSON, east).clients_part(true))
+        .await;
     for seed in first..first + courses {
         for subject in &SUBJECTS {
             subject.course(&mut court, seed).await;

@@ -28,11 +28,26 @@ async fn leases_are_written_as_leader_election_writes_them() {
         let step = Step::new("POST", "LEASES?dryRun=All").send(JSON, &object).accept(JSON);
         court.judge(step).await;
     }
-    for time in ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.1234567Z", "now", "2026-01-01"] {
+    for time in [
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00.1234567Z",
+        "now",
+        "2026-01-01",
+    ] {
         let object = format!(r#"{{"metadata":{{"name":"t"}},"spec":{{"renewTime":"{time}"}}}}"#);
-        court.same("POST", "LEASES?dryRun=All", JSON, &object, Equal::ButText).await;
+        court
+            .same("POST", "LEASES?dryRun=All", JSON, &object, Equal::ButText)
+            .await;
     }
-    court.same("POST", "LEASES?dryRun=All", JSON, r#"{"metadata":{"name":"t"}}"#, Equal::All).await;
+    court
+        .same(
+            "POST",
+            "LEASES?dryRun=All",
+            JSON,
+            r#"{"metadata":{"name":"t"}}"#,
+            Equal::All,
+        )
+        .await;
 
     // Updates name the version that they replace; one that is lost is told.
     court.same("PUT", "LEASES/a", JSON, lease, Equal::Reason).await;
@@ -41,16 +56,46 @@ async fn leases_are_written_as_leader_election_writes_them() {
         .replace("\"labels\"", "\"resourceVersion\":\"$VERSION\",\"labels\"")
         .replace("00.123456+02", "10.123456+02");
     court.same("PUT", "LEASES/a", JSON, &renewed, Equal::All).await;
-    court.same("PUT", "LEASES/a", JSON, &renewed.replace("10.1", "20.1"), Equal::All).await;
-    court.same("PATCH", "LEASES/a", MERGE, r#"{"spec":{"holderIdentity":"","leaseTransitions":1}}"#, Equal::All).await;
-    court.same("PATCH", "LEASES/a", STRATEGIC, r#"{"spec":{"holderIdentity":"z"}}"#, Equal::All).await;
-    court.same("PATCH", "LEASES/a", MERGE, r#"{"spec":{"leaseDurationSeconds":-1}}"#, Equal::All).await;
+    court
+        .same("PUT", "LEASES/a", JSON, &renewed.replace("10.1", "20.1"), Equal::All)
+        .await;
+    court
+        .same(
+            "PATCH",
+            "LEASES/a",
+            MERGE,
+            r#"{"spec":{"holderIdentity":"","leaseTransitions":1}}"#,
+            Equal::All,
+        )
+        .await;
+    court
+        .same(
+            "PATCH",
+            "LEASES/a",
+            STRATEGIC,
+            r#"{"spec":{"holderIdentity":"z"}}"#,
+            Equal::All,
+        )
+        .await;
+    court
+        .same(
+            "PATCH",
+            "LEASES/a",
+            MERGE,
+            r#"{"spec":{"leaseDurationSeconds":-1}}"#,
+            Equal::All,
+        )
+        .await;
     for accept in [JSON, TABLE, PARTIAL_LIST] {
         court.same_read("LEASES?labelSelector=of=test", accept).await;
     }
     court.same_read("LEASES?fieldSelector=metadata.name=a", JSON).await;
-    court.same_read("LEASES?fieldSelector=spec.holderIdentity=z", JSON).await;
-    court.same_read("LEASES?watch=1&timeoutSeconds=1&labelSelector=of=test", JSON).await;
+    court
+        .same_read("LEASES?fieldSelector=spec.holderIdentity=z", JSON)
+        .await;
+    court
+        .same_read("LEASES?watch=1&timeoutSeconds=1&labelSelector=of=test", JSON)
+        .await;
     court.same("DELETE", "LEASES/a", JSON, "", Equal::All).await;
     court.sentence();
     served.stop().await;
@@ -60,7 +105,12 @@ async fn leases_are_written_as_leader_election_writes_them() {
 async fn typed_clients_send_leases_as_protobuf() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
-    let time = |nanos| Some(MicroTime { seconds: Some(1_767_225_600), nanos: Some(nanos) });
+    let time = |nanos| {
+        Some(MicroTime {
+            seconds: Some(1_767_225_600),
+            nanos: Some(nanos),
+        })
+    };
     let lease = Lease {
         metadata: Some(ObjectMeta {
             name: Some("a".into()),
@@ -76,7 +126,9 @@ async fn typed_clients_send_leases_as_protobuf() {
             ..LeaseSpec::default()
         }),
     };
-    let step = Step::new("POST", "LEASES").accept(JSON).send_protobuf("coordination.k8s.io/v1", "Lease", &lease);
+    let step = Step::new("POST", "LEASES")
+        .accept(JSON)
+        .send_protobuf("coordination.k8s.io/v1", "Lease", &lease);
     court.judge(step).await;
     court.same_read("LEASES/a", JSON).await;
     court.sentence();
@@ -95,22 +147,43 @@ async fn an_update_makes_what_kubernetes_makes() {
         ("CORE/serviceaccounts/p", ""),
         ("CORE/events/p", r#","involvedObject":{"namespace":"NS"}"#),
         ("RBAC/roles/p", r#","rules":[]"#),
-        ("RBAC/rolebindings/p", r#","roleRef":{"kind":"Role","name":"r","apiGroup":"rbac.authorization.k8s.io"}"#),
+        (
+            "RBAC/rolebindings/p",
+            r#","roleRef":{"kind":"Role","name":"r","apiGroup":"rbac.authorization.k8s.io"}"#,
+        ),
         (
             "OWN/gitrepositories/p",
             r#","apiVersion":"farwater.dev/v1alpha1","kind":"GitRepository","spec":{"url":"https://x/y"}"#,
         ),
     ] {
         let object = |metadata: &str| format!(r#"{{"metadata":{{{metadata}}}{extra}}}"#);
-        court.same("PUT", &format!("{path}?dryRun=All"), JSON, &object(r#""name":"p""#), Equal::All).await;
-        court.same("PUT", path, JSON, &object(r#""name":"q""#), Equal::All).await;
+        court
+            .same(
+                "PUT",
+                &format!("{path}?dryRun=All"),
+                JSON,
+                &object(r#""name":"p""#),
+                Equal::All,
+            )
+            .await;
+        court
+            .same("PUT", path, JSON, &object(r#""name":"q""#), Equal::All)
+            .await;
         court.same("PUT", path, JSON, &object(""), Equal::ButText).await;
         let versioned = object(r#""name":"p","resourceVersion":"1","labels":{"a":"b"}"#);
         court.same("PUT", path, JSON, &versioned, Equal::Reason).await;
         court
-            .same("PUT", &path.replace("/p", "/other"), JSON, &versioned.replace("\"p\"", "\"other\""), Equal::All)
+            .same(
+                "PUT",
+                &path.replace("/p", "/other"),
+                JSON,
+                &versioned.replace("\"p\"", "\"other\""),
+                Equal::All,
+            )
             .await;
-        court.same("PUT", path, JSON, &object(r#""name":"p","uid":"x""#), Equal::Reason).await;
+        court
+            .same("PUT", path, JSON, &object(r#""name":"p","uid":"x""#), Equal::Reason)
+            .await;
     }
     court.sentence();
     served.stop().await;

@@ -9,7 +9,10 @@ const ALL: &str = "LEASES?labelSelector=of=test";
 
 async fn make_leases(court: &mut Court, count: usize) {
     for n in 0..count {
-        let object = format!(r#"{{"metadata":{{"name":"c{n}","labels":{{"of":"test","even":"{}"}}}}}}"#, n % 2 == 0);
+        let object = format!(
+            r#"{{"metadata":{{"name":"c{n}","labels":{{"of":"test","even":"{}"}}}}}}"#,
+            n % 2 == 0
+        );
         court.same("POST", "LEASES", JSON, &object, Equal::All).await;
     }
 }
@@ -56,8 +59,19 @@ async fn pages_follow_each_other() {
     ] {
         court.same_read(&format!("{ALL}&{query}"), JSON).await;
     }
-    for token in ["abc", "!", "eyJ2IjoibWV0YS5rOHMuaW8vdjIiLCJydiI6MSwic3RhcnQiOiJhIn0", "e30"] {
-        court.judge(Step::get(&format!("{ALL}&limit=2&continue={token}")).accept(JSON).equal(Equal::Reason)).await;
+    for token in [
+        "abc",
+        "!",
+        "eyJ2IjoibWV0YS5rOHMuaW8vdjIiLCJydiI6MSwic3RhcnQiOiJhIn0",
+        "e30",
+    ] {
+        court
+            .judge(
+                Step::get(&format!("{ALL}&limit=2&continue={token}"))
+                    .accept(JSON)
+                    .equal(Equal::Reason),
+            )
+            .await;
     }
     court.sentence();
     served.stop().await;
@@ -97,7 +111,9 @@ async fn versions_are_asked_for_as_kubernetes_reads_them() {
         "pretty=true",
     ] {
         court.same_read(&format!("{ALL}&{query}"), JSON).await;
-        court.same_read(&format!("{GRANTS}?labelSelector=of=NS&{query}"), JSON).await;
+        court
+            .same_read(&format!("{GRANTS}?labelSelector=of=NS&{query}"), JSON)
+            .await;
     }
     for query in ["resourceVersion=0", "resourceVersion=$VERSION", "resourceVersion=1"] {
         court.same_read(&format!("LEASES/c0?{query}"), JSON).await;
@@ -115,7 +131,11 @@ async fn a_version_ahead_of_the_server_is_not_there_yet() {
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
     let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
     let mut steps = Vec::new();
-    for (list, one) in [("LEASES", "LEASES/c0"), ("CORE/secrets", "CORE/secrets/none"), (GRANTS, GRANT_PATH)] {
+    for (list, one) in [
+        ("LEASES", "LEASES/c0"),
+        ("CORE/secrets", "CORE/secrets/none"),
+        (GRANTS, GRANT_PATH),
+    ] {
         for (path, query) in [
             (one, String::new()),
             (list, String::new()),
@@ -127,8 +147,14 @@ async fn a_version_ahead_of_the_server_is_not_there_yet() {
             (list, "watch=1&timeoutSeconds=1".into()),
             (list, "watch=1&timeoutSeconds=1&allowWatchBookmarks=true".into()),
             (list, format!("watch=1&timeoutSeconds=1&{initial}")),
-            (list, format!("watch=1&timeoutSeconds=10&{initial}&allowWatchBookmarks=true")),
-            (list, "watch=1&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan".into()),
+            (
+                list,
+                format!("watch=1&timeoutSeconds=10&{initial}&allowWatchBookmarks=true"),
+            ),
+            (
+                list,
+                "watch=1&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan".into(),
+            ),
         ] {
             for accept in [JSON, TABLE] {
                 steps.push(Step::get(&format!("{path}?{query}&resourceVersion=999999999999")).accept(accept));
@@ -182,7 +208,9 @@ async fn selectors_are_read_as_kubernetes_reads_them() {
         "even%20in%20(true,)",
         "a%3Ex",
     ] {
-        court.judge(Step::get(&format!("LEASES?labelSelector={selector}")).accept(JSON)).await;
+        court
+            .judge(Step::get(&format!("LEASES?labelSelector={selector}")).accept(JSON))
+            .await;
     }
     for selector in [
         "metadata.name=c1",
@@ -207,9 +235,17 @@ async fn selectors_are_read_as_kubernetes_reads_them() {
         }
     }
     court
-        .same_read("/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.namespace=NS,metadata.name=c1", JSON)
+        .same_read(
+            "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.namespace=NS,metadata.name=c1",
+            JSON,
+        )
         .await;
-    court.same_read("/api/v1/namespaces?fieldSelector=metadata.name=NS,status.phase=Active", JSON).await;
+    court
+        .same_read(
+            "/api/v1/namespaces?fieldSelector=metadata.name=NS,status.phase=Active",
+            JSON,
+        )
+        .await;
     court.same_read("/api/v1/namespaces?fieldSelector=name=NS", TABLE).await;
     court.sentence();
     served.stop().await;
@@ -221,9 +257,12 @@ async fn tables_show_what_they_are_asked_for() {
     let mut court = Court::sit(&served).await;
     make_leases(&mut court, 2).await;
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
-    for list in
-        [ALL.to_owned(), "LEASES/c0?".to_owned(), format!("{GRANTS}?labelSelector=of=NS"), format!("{GRANTS}/NS-a?")]
-    {
+    for list in [
+        ALL.to_owned(),
+        "LEASES/c0?".to_owned(),
+        format!("{GRANTS}?labelSelector=of=NS"),
+        format!("{GRANTS}/NS-a?"),
+    ] {
         for query in [
             "",
             "includeObject=None",

@@ -38,8 +38,12 @@ const KEYWORDS: [&str; 22] = [
 const OWN_KEYWORDS: [&str; 3] = ["default", "description", "title"];
 const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 /// Parameters and a field that a hub doesn't offer.
-const NOT_OFFERED: [&str; 4] =
-    ["shardSelector", "shardInfo", "pretty", "ignoreStoreReadErrorWithClusterBreakingPotential"];
+const NOT_OFFERED: [&str; 4] = [
+    "shardSelector",
+    "shardInfo",
+    "pretty",
+    "ignoreStoreReadErrorWithClusterBreakingPotential",
+];
 
 /// Names in a path to a field, the schema's own included: some types contain themselves.
 const DEEPEST: usize = 20;
@@ -60,7 +64,10 @@ impl Document {
         if let Some(paths) = value["paths"].as_object_mut() {
             paths.retain(|path, _| !path.ends_with("/grantedclusters"));
         }
-        let schemas = [value.get("definitions"), value.pointer("/components/schemas")].into_iter().flatten().next();
+        let schemas = [value.get("definitions"), value.pointer("/components/schemas")]
+            .into_iter()
+            .flatten()
+            .next();
         let mut schemas = schemas.and_then(Value::as_object).cloned().unwrap_or_default();
         schemas.retain(|name, _| !name.contains(".GrantedCluster"));
         Self { value, schemas }
@@ -73,7 +80,10 @@ impl Document {
     /// The schema behind references, which stand beside a description, alone, or in an `allOf` of one.
     fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
         loop {
-            let one = schema["allOf"].as_array().filter(|all| all.len() == 1).map(|all| &all[0]);
+            let one = schema["allOf"]
+                .as_array()
+                .filter(|all| all.len() == 1)
+                .map(|all| &all[0]);
             let inner = one.unwrap_or(schema);
             match inner["$ref"].as_str() {
                 Some(reference) => {
@@ -101,10 +111,16 @@ impl Document {
     /// What clients read of an operation: its name, what it is for, its parameters, the body, and the answers.
     fn read(&self, path: &Value, operation: &Value) -> Value {
         let mut parameters = [self.parameters(path), self.parameters(operation)].concat();
-        let body = parameters.iter().position(|p| p["in"] == "body").map(|place| parameters.remove(place));
+        let body = parameters
+            .iter()
+            .position(|p| p["in"] == "body")
+            .map(|place| parameters.remove(place));
         let schema = |value: &Value| value["schema"]["$ref"].as_str().map(name_of).map(str::to_owned);
         let content = &operation["requestBody"]["content"];
-        let sent = body.as_ref().and_then(schema).or_else(|| schema(content.as_object()?.values().next()?));
+        let sent = body
+            .as_ref()
+            .and_then(schema)
+            .or_else(|| schema(content.as_object()?.values().next()?));
         let required = body.as_ref().unwrap_or(&operation["requestBody"])["required"] == true;
         let types: BTreeSet<String> = match content.as_object() {
             Some(content) => content.keys().cloned().collect(),
@@ -121,7 +137,10 @@ impl Document {
         let answers = operation["responses"].as_object().unwrap().iter();
         let answers = answers.map(|(code, answer)| {
             let content = answer["content"].get("application/json");
-            (code.clone(), json!([answer["description"], schema(content.unwrap_or(answer))]))
+            (
+                code.clone(),
+                json!([answer["description"], schema(content.unwrap_or(answer))]),
+            )
         });
         json!({
             "id": operation["operationId"], "tags": operation["tags"], "action": operation["x-kubernetes-action"],
@@ -131,7 +150,10 @@ impl Document {
     }
 
     fn kinds(&self) -> BTreeSet<String> {
-        let operations = self.paths().values().flat_map(|path| METHODS.map(|method| &path[method]));
+        let operations = self
+            .paths()
+            .values()
+            .flat_map(|path| METHODS.map(|method| &path[method]));
         let kinds = operations.map(|operation| &operation["x-kubernetes-group-version-kind"]);
         kinds.filter(|kind| kind.is_object()).map(ToString::to_string).collect()
     }
@@ -171,26 +193,46 @@ impl Comparison<'_> {
                 _ => {}
             }
             if a != b {
-                self.differences.push(format!("{place}: {keyword}\n  real: {b}\n  ours: {a}"));
+                self.differences
+                    .push(format!("{place}: {keyword}\n  real: {b}\n  ours: {a}"));
             }
         }
         let names = |schema: &Value| {
-            let names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
-            names.filter(|name| !NOT_OFFERED.contains(&name.as_str())).collect::<BTreeSet<_>>()
+            let names = schema["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.clone());
+            names
+                .filter(|name| !NOT_OFFERED.contains(&name.as_str()))
+                .collect::<BTreeSet<_>>()
         };
         let (a, b) = (names(ours), names(real));
         if a != b {
-            let (real, ours) = (b.difference(&a).collect::<Vec<_>>(), a.difference(&b).collect::<Vec<_>>());
-            self.differences.push(format!("{place}: properties; only real: {real:?}, only ours: {ours:?}"));
+            let (real, ours) = (
+                b.difference(&a).collect::<Vec<_>>(),
+                a.difference(&b).collect::<Vec<_>>(),
+            );
+            self.differences
+                .push(format!("{place}: properties; only real: {real:?}, only ours: {ours:?}"));
         }
         for name in a.intersection(&b) {
-            self.schemas(&format!("{place}.{name}"), &ours["properties"][name], &real["properties"][name]);
+            self.schemas(
+                &format!("{place}.{name}"),
+                &ours["properties"][name],
+                &real["properties"][name],
+            );
         }
         for part in ["items", "additionalProperties"] {
-            match (ours.get(part).filter(|s| s.is_object()), real.get(part).filter(|s| s.is_object())) {
+            match (
+                ours.get(part).filter(|s| s.is_object()),
+                real.get(part).filter(|s| s.is_object()),
+            ) {
                 (Some(a), Some(b)) => self.schemas(&format!("{place}.{part}"), a, b),
                 (None, None) => {}
-                (a, b) => self.differences.push(format!("{place}: {part}: real {}, ours {}", b.is_some(), a.is_some())),
+                (a, b) => self
+                    .differences
+                    .push(format!("{place}: {part}: real {}, ours {}", b.is_some(), a.is_some())),
             }
         }
     }
@@ -249,12 +291,20 @@ impl Comparison<'_> {
 
     fn security(&mut self) {
         let [ours, real] = [self.ours, self.real].map(|document| {
-            let at = if document.is_v2() { "/securityDefinitions" } else { "/components/securitySchemes" };
-            [document.value.pointer(at).cloned().unwrap_or_default(), document.value["security"].clone()]
-                .map(normalized)
+            let at = if document.is_v2() {
+                "/securityDefinitions"
+            } else {
+                "/components/securitySchemes"
+            };
+            [
+                document.value.pointer(at).cloned().unwrap_or_default(),
+                document.value["security"].clone(),
+            ]
+            .map(normalized)
         });
         if ours != real {
-            self.differences.push(format!("security\n  real: {real:?}\n  ours: {ours:?}"));
+            self.differences
+                .push(format!("security\n  real: {real:?}\n  ours: {ours:?}"));
         }
     }
 }
@@ -275,7 +325,11 @@ async fn compare(court: &Court, path: &str, differences: &mut Vec<String>) {
     let (real, ours) = (court.real.ask(&step).await.value, court.ours.ask(&step).await.value);
     let (real, ours) = (Document::new(real), Document::new(ours));
     assert_eq!(ours.is_v2(), real.is_v2());
-    let mut comparison = Comparison { ours: &ours, real: &real, differences };
+    let mut comparison = Comparison {
+        ours: &ours,
+        real: &real,
+        differences,
+    };
     comparison.all_schemas();
     comparison.operations();
     comparison.security();
@@ -284,7 +338,12 @@ async fn compare(court: &Court, path: &str, differences: &mut Vec<String>) {
 fn sentence(mut differences: Vec<String>) {
     differences.sort();
     differences.dedup();
-    assert!(differences.is_empty(), "{} differences\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differences\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,7 +94,9 @@ fn normalize_managers(entries: &mut Value) {
 
 /// See [`AUTHORS`]: an object that nobody managed so far is managed with them.
 fn forget_authors(fields: &mut Value) {
-    let Some(Value::Object(status)) = fields.get_mut("f:status") else { return };
+    let Some(Value::Object(status)) = fields.get_mut("f:status") else {
+        return;
+    };
     let before = status.len();
     status.retain(|field, _| !AUTHORS.iter().any(|author| field.strip_prefix("f:") == Some(author)));
     if status.len() < before && status.keys().all(|field| field == ".") {
@@ -104,11 +106,20 @@ fn forget_authors(fields: &mut Value) {
 
 /// Owner references are told apart by uid.
 fn normalize_owners(fields: &mut Value) {
-    let Some(Value::Object(owners)) = fields.pointer_mut("/f:metadata/f:ownerReferences") else { return };
-    let renamed = std::mem::take(owners).into_iter().enumerate().map(|(n, (name, value))| {
-        let name = if name.starts_with("k:") { format!("owner {n}") } else { name };
-        (name, value)
-    });
+    let Some(Value::Object(owners)) = fields.pointer_mut("/f:metadata/f:ownerReferences") else {
+        return;
+    };
+    let renamed = std::mem::take(owners)
+        .into_iter()
+        .enumerate()
+        .map(|(n, (name, value))| {
+            let name = if name.starts_with("k:") {
+                format!("owner {n}")
+            } else {
+                name
+            };
+            (name, value)
+        });
     *owners = renamed.collect();
 }
 
@@ -130,7 +141,10 @@ fn normalize_cell(cell: &mut Value) {
 
 /// Both messages where Go's is a list in no certain order.
 fn sort_message(status: &mut Value) {
-    if status["details"]["causes"].as_array().is_some_and(|causes| causes.len() > 1) {
+    if status["details"]["causes"]
+        .as_array()
+        .is_some_and(|causes| causes.len() > 1)
+    {
         status["message"] = Value::Null;
     }
 }
@@ -148,7 +162,9 @@ fn drop_text(value: &mut Value) {
 fn keep_clients_part(object: &mut Value) {
     let Some(map) = object.as_object_mut() else { return };
     map.remove("status");
-    let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
     if let Some(managers) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
         managers.retain(|entry| entry["manager"] != "farwater-hub");
     }
@@ -162,7 +178,12 @@ const ADVICE: [&str; 2] = ["the grant has no effect", "no cluster has these labe
 
 /// What is compared of an answer.
 pub fn verdict(answer: Answer, step: &Step) -> (u16, Value, Vec<String>, Option<String>) {
-    let Answer { code, mut value, mut warnings, retry_after } = answer;
+    let Answer {
+        code,
+        mut value,
+        mut warnings,
+        retry_after,
+    } = answer;
     // The hub advises on grants; the real server doesn't know what they are.
     warnings.retain(|warning| !ADVICE.iter().any(|advice| warning.contains(advice)));
     // Of unknown fields: in the order of the document, or in that of a map.

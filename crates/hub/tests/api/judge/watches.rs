@@ -19,16 +19,23 @@ async fn watches_begin_and_go_on_as_kubernetes_has_them() {
         "watch=1&timeoutSeconds=1&fieldSelector=metadata.name=NS-a",
         "watch=1&timeoutSeconds=1&labelSelector=of=NS&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
     ];
-    court.judge_all(&queries.map(|query| Step::get(&format!("{GRANTS}?{query}")).accept(JSON))).await;
+    court
+        .judge_all(&queries.map(|query| Step::get(&format!("{GRANTS}?{query}")).accept(JSON)))
+        .await;
     let bookmarks = "watch=1&timeoutSeconds=1&labelSelector=of=NS&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     for side in [&court.real, &court.ours] {
-        let Answer { code, value, .. } = side.ask(&Step::get(&format!("{GRANTS}?{bookmarks}")).accept(JSON)).await;
+        let Answer { code, value, .. } = side
+            .ask(&Step::get(&format!("{GRANTS}?{bookmarks}")).accept(JSON))
+            .await;
         let events = value.as_array().unwrap();
         assert_eq!(
             (code, events[0]["type"].as_str(), events[1]["type"].as_str()),
             (200, Some("ADDED"), Some("BOOKMARK"))
         );
-        assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+        assert_eq!(
+            events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
+            "true"
+        );
         assert_eq!(events[1]["object"]["kind"], "ClusterGrant");
     }
     court.sentence();
@@ -46,8 +53,18 @@ async fn objects_enter_and_leave_what_is_watched() {
     court.same("POST", "LEASES", JSON, &lease("b", "api"), Equal::All).await;
     court.remember("MIDDLE", "LEASES", "/metadata/resourceVersion").await;
     let label = |app: &str| format!(r#"{{"metadata":{{"labels":{{"app":{app}}}}}}}"#);
-    court.same("PATCH", "LEASES/b", MERGE, &label("\"web\""), Equal::All).await;
-    court.same("PATCH", "LEASES/b", MERGE, r#"{"spec":{"holderIdentity":"x"}}"#, Equal::All).await;
+    court
+        .same("PATCH", "LEASES/b", MERGE, &label("\"web\""), Equal::All)
+        .await;
+    court
+        .same(
+            "PATCH",
+            "LEASES/b",
+            MERGE,
+            r#"{"spec":{"holderIdentity":"x"}}"#,
+            Equal::All,
+        )
+        .await;
     court.same("DELETE", "LEASES/a", JSON, "", Equal::All).await;
     court.same("POST", "LEASES", JSON, &lease("c", "web"), Equal::All).await;
     court.same("DELETE", "LEASES/c", JSON, "", Equal::All).await;
@@ -84,7 +101,9 @@ async fn objects_enter_and_leave_what_is_watched() {
 async fn watch_options_that_have_no_meaning_are_refused() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
-    court.same("POST", "LEASES", JSON, r#"{"metadata":{"name":"a"}}"#, Equal::All).await;
+    court
+        .same("POST", "LEASES", JSON, r#"{"metadata":{"name":"a"}}"#, Equal::All)
+        .await;
     let mut steps = Vec::new();
     for query in [
         "resourceVersionMatch=Exact",
@@ -114,13 +133,19 @@ async fn watch_options_that_have_no_meaning_are_refused() {
     for watch in ["true", "1", "", "yes", "0"] {
         steps.push(Step::get(&format!("LEASES?watch={watch}&timeoutSeconds=1")).accept(JSON));
     }
-    for accept in
-        [TABLE, PARTIAL, "application/json;stream=watch", "application/json;as=Table;g=meta.k8s.io;v=v1", "*/*"]
-    {
+    for accept in [
+        TABLE,
+        PARTIAL,
+        "application/json;stream=watch",
+        "application/json;as=Table;g=meta.k8s.io;v=v1",
+        "*/*",
+    ] {
         steps.push(Step::get(&format!("{ALL}&resourceVersion=0")).accept(accept));
     }
     court.judge_all(&steps).await;
-    court.judge(Step::get(ALL).accept("text/html").equal(Equal::Reason)).await;
+    court
+        .judge(Step::get(ALL).accept("text/html").equal(Equal::Reason))
+        .await;
     court.sentence();
     served.stop().await;
 }
@@ -131,22 +156,44 @@ async fn a_watch_list_ends_its_state_with_a_bookmark() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
     for name in ["a", "b"] {
-        court.same("POST", "LEASES", JSON, &format!(r#"{{"metadata":{{"name":"{name}"}}}}"#), Equal::All).await;
+        court
+            .same(
+                "POST",
+                "LEASES",
+                JSON,
+                &format!(r#"{{"metadata":{{"name":"{name}"}}}}"#),
+                Equal::All,
+            )
+            .await;
     }
     let list = format!("{ALL}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let mut steps = Vec::new();
     for accept in [JSON, TABLE, PARTIAL] {
-        for query in ["", "&resourceVersion=0", "&fieldSelector=metadata.name=a", "&labelSelector=of=none"] {
+        for query in [
+            "",
+            "&resourceVersion=0",
+            "&fieldSelector=metadata.name=a",
+            "&labelSelector=of=none",
+        ] {
             steps.push(Step::get(&format!("{list}{query}")).accept(accept));
         }
     }
     // They last a second each.
-    let asked = steps.iter().map(|step| async { tokio::join!(court.real.ask(step), court.ours.ask(step)) });
+    let asked = steps
+        .iter()
+        .map(|step| async { tokio::join!(court.real.ask(step), court.ours.ask(step)) });
     for (step, (real, ours)) in steps.iter().zip(join_all(asked).await) {
         // Only up to the bookmark: what follows depends on time.
         let up_to_bookmark = |answer: Answer| {
-            let events = answer.value.as_array().cloned().unwrap_or_else(|| vec![answer.value.clone()]);
-            let end = events.iter().position(|event| event["type"] == "BOOKMARK").expect("no bookmark");
+            let events = answer
+                .value
+                .as_array()
+                .cloned()
+                .unwrap_or_else(|| vec![answer.value.clone()]);
+            let end = events
+                .iter()
+                .position(|event| event["type"] == "BOOKMARK")
+                .expect("no bookmark");
             let mut events = normalized(events[..=end].to_vec().into());
             // Go writes an empty spec for an object without one.
             events[end]["object"].as_object_mut().unwrap().remove("spec");

@@ -47,9 +47,17 @@ impl World {
         let server = GitServer::start().await.unwrap();
         let create = |name: &str| server.create(name).unwrap();
         let (infra, base, module, other) = (create("infra"), create("base"), create("module"), create("other"));
-        infra.commit("main", &[("app/a.yaml", "kind: A"), ("copy/a.yaml", "kind: A")]).unwrap();
-        other.commit("main", &[("copy/a.yaml", "kind: A"), ("README", "x")]).unwrap();
-        base.commit("main", &[("deploy/kustomization.yaml", "resources: []\n"), ("README", "x")]).unwrap();
+        infra
+            .commit("main", &[("app/a.yaml", "kind: A"), ("copy/a.yaml", "kind: A")])
+            .unwrap();
+        other
+            .commit("main", &[("copy/a.yaml", "kind: A"), ("README", "x")])
+            .unwrap();
+        base.commit(
+            "main",
+            &[("deploy/kustomization.yaml", "resources: []\n"), ("README", "x")],
+        )
+        .unwrap();
         module.commit("main", &[("m.yaml", "kind: M")]).unwrap();
         let rig = start().await;
         rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
@@ -61,8 +69,21 @@ impl World {
         let agent = Agent::join(&rig, "east").await;
         wait_files(&rig, &agent, &uid, |_| true).await;
         let sources = &[("GitRepository", "infra"), ("GitRepository", "other")];
-        let subject = Subject { rig, agent, namespace: TEAM, uid, sources, changed: Default::default() };
-        Self { subject, server, infra, base, module }
+        let subject = Subject {
+            rig,
+            agent,
+            namespace: TEAM,
+            uid,
+            sources,
+            changed: Default::default(),
+        };
+        Self {
+            subject,
+            server,
+            infra,
+            base,
+            module,
+        }
     }
 
     fn change(&self, branch: &str, path: &str, content: &str) {
@@ -73,18 +94,34 @@ impl World {
     fn commit_module(&self) {
         let (infra, module) = (&self.infra, self.module.branch("main").unwrap());
         let blob = |text: &str| infra.write_object("blob", text.as_bytes()).unwrap();
-        let (file, listed) = (blob("kind: A"), blob("[submodule \"m\"]\n\tpath = app/m\n\turl = ../module.git\n"));
-        let app = infra.write_tree(&[("100644", b"a.yaml", &file), ("160000", b"m", &module)]).unwrap();
+        let (file, listed) = (
+            blob("kind: A"),
+            blob("[submodule \"m\"]\n\tpath = app/m\n\turl = ../module.git\n"),
+        );
+        let app = infra
+            .write_tree(&[("100644", b"a.yaml", &file), ("160000", b"m", &module)])
+            .unwrap();
         let copy = infra.write_tree(&[("100644", b"a.yaml", &file)]).unwrap();
-        let root = [("100644", &b".gitmodules"[..], &*listed), ("40000", b"app", &app), ("40000", b"copy", &copy)];
+        let root = [
+            ("100644", &b".gitmodules"[..], &*listed),
+            ("40000", b"app", &app),
+            ("40000", b"copy", &copy),
+        ];
         let root = infra.write_tree(&root).unwrap();
         let parent = infra.branch("main").unwrap();
-        let commit = infra.git(&["commit-tree", "-p", &parent, "-m", "module", &root], b"").unwrap();
+        let commit = infra
+            .git(&["commit-tree", "-p", &parent, "-m", "module", &root], b"")
+            .unwrap();
         infra.set_ref("refs/heads/main", &commit).unwrap();
     }
 
     async fn source(&self, field: &str, value: Value) {
-        self.subject.rig.edit("GitRepository", TEAM, "infra", |object| object["spec"][field] = value.clone()).await;
+        self.subject
+            .rig
+            .edit("GitRepository", TEAM, "infra", |object| {
+                object["spec"][field] = value.clone()
+            })
+            .await;
     }
 
     fn remote(&self) -> String {
@@ -96,13 +133,21 @@ impl World {
         let asked = self.server.counts().ls_refs;
         ask_base(&self.subject.rig, TEAM, &self.remote());
         let is_asked = async || self.server.counts().ls_refs > asked;
-        self.subject.rig.wait_until("the base's repository was asked", is_asked).await;
+        self.subject
+            .rig
+            .wait_until("the base's repository was asked", is_asked)
+            .await;
     }
 
     async fn freeze(&self, why: Option<&str>) {
         let edit = |namespace: &mut Value| match why {
             Some(why) => namespace["metadata"]["annotations"][FREEZE_PRUNES] = why.into(),
-            None => drop(namespace["metadata"]["annotations"].as_object_mut().unwrap().remove(FREEZE_PRUNES)),
+            None => drop(
+                namespace["metadata"]["annotations"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove(FREEZE_PRUNES),
+            ),
         };
         self.subject.rig.edit("Namespace", "", ADMIN_NAMESPACE, edit).await;
     }
@@ -115,29 +160,54 @@ pub async fn of_commits() -> BTreeSet<String> {
     of_people(&world).await;
     let on = &world;
     // Another place, and then another history that has the same there.
-    check(on, "the folder", Some(&["bundle", "bundleBytes", "path", "turn"]), async |w| {
-        w.subject.edit(|s| s["spec"]["path"] = "copy".into()).await;
-    })
+    check(
+        on,
+        "the folder",
+        Some(&["bundle", "bundleBytes", "path", "turn"]),
+        async |w| {
+            w.subject.edit(|s| s["spec"]["path"] = "copy".into()).await;
+        },
+    )
     .await;
-    check(on, "another repository with the same files", Some(&["origin", "turn"]), async |w| {
-        w.subject.edit(|s| s["spec"]["sourceRef"]["name"] = "other".into()).await;
-    })
+    check(
+        on,
+        "another repository with the same files",
+        Some(&["origin", "turn"]),
+        async |w| {
+            w.subject
+                .edit(|s| s["spec"]["sourceRef"]["name"] = "other".into())
+                .await;
+        },
+    )
     .await;
     world.subject.changed()
 }
 
 /// Which commit is meant, and what is fetched with it.
 async fn of_sources(on: &World) {
-    on.infra.set_ref("refs/heads/next", &on.infra.branch("main").unwrap()).unwrap();
+    on.infra
+        .set_ref("refs/heads/next", &on.infra.branch("main").unwrap())
+        .unwrap();
     on.change("next", "app/a.yaml", "kind: B");
-    check(on, "another branch", SAME_SIZE, async |w| w.source("ref", json!({"branch": "next"})).await).await;
+    check(on, "another branch", SAME_SIZE, async |w| {
+        w.source("ref", json!({"branch": "next"})).await
+    })
+    .await;
     check(on, "a tag of the same commit", None, async |w| {
-        w.infra.set_ref("refs/tags/v1", &w.infra.branch("next").unwrap()).unwrap();
+        w.infra
+            .set_ref("refs/tags/v1", &w.infra.branch("next").unwrap())
+            .unwrap();
         w.source("ref", json!({"tag": "v1"})).await;
     })
     .await;
-    check(on, "a commit that the tag is not at", None, async |w| w.change("next", "app/a.yaml", "kind: C")).await;
-    check(on, "the first branch again", SAME_SIZE, async |w| w.source("ref", json!({"branch": "main"})).await).await;
+    check(on, "a commit that the tag is not at", None, async |w| {
+        w.change("next", "app/a.yaml", "kind: C")
+    })
+    .await;
+    check(on, "the first branch again", SAME_SIZE, async |w| {
+        w.source("ref", json!({"branch": "main"})).await
+    })
+    .await;
 
     check(on, "submodules of a commit that has none", None, async |w| {
         w.source("recurseSubmodules", true.into()).await;
@@ -145,22 +215,41 @@ async fn of_sources(on: &World) {
     .await;
     check(on, "a submodule", CONTENT, async |w| w.commit_module()).await;
     check(on, "a submodule's commit that nobody names", None, async |w| {
-        w.module.change("main", &[("m.yaml", Some("kind: N"))]).map(drop).unwrap();
+        w.module
+            .change("main", &[("m.yaml", Some("kind: N"))])
+            .map(drop)
+            .unwrap();
     })
     .await;
-    check(on, "another commit of the submodule", SAME_SIZE, async |w| w.commit_module()).await;
+    check(on, "another commit of the submodule", SAME_SIZE, async |w| {
+        w.commit_module()
+    })
+    .await;
 
-    check(on, "large files of a commit that has none", None, async |w| w.source("lfs", true.into()).await).await;
+    check(on, "large files of a commit that has none", None, async |w| {
+        w.source("lfs", true.into()).await
+    })
+    .await;
     check(on, "a large file", CONTENT, async |w| {
         let large = w.server.lfs(|lfs| lfs.put(LARGE));
         w.change("main", "app/large", &large);
     })
     .await;
-    check(on, "large files left as pointers", CONTENT, async |w| w.source("lfs", false.into()).await).await;
-    check(on, "another pointer", SAME_SIZE, async |w| w.change("main", "app/large", &pointer(&LARGE[1..]))).await;
+    check(on, "large files left as pointers", CONTENT, async |w| {
+        w.source("lfs", false.into()).await
+    })
+    .await;
+    check(on, "another pointer", SAME_SIZE, async |w| {
+        w.change("main", "app/large", &pointer(&LARGE[1..]))
+    })
+    .await;
 
     check(on, "a remote base", CONTENT, async |w| {
-        w.change("main", "app/kustomization.yaml", &format!("resources: ['{}']\n", w.remote()));
+        w.change(
+            "main",
+            "app/kustomization.yaml",
+            &format!("resources: ['{}']\n", w.remote()),
+        );
     })
     .await;
     check(on, "another file of the base's repository", None, async |w| {
@@ -169,7 +258,12 @@ async fn of_sources(on: &World) {
     })
     .await;
     check(on, "a file of the base", SAME_SIZE, async |w| {
-        w.base.change("main", &[("deploy/kustomization.yaml", Some("resources: []\n# changed\n"))]).unwrap();
+        w.base
+            .change(
+                "main",
+                &[("deploy/kustomization.yaml", Some("resources: []\n# changed\n"))],
+            )
+            .unwrap();
         w.ask_base().await;
     })
     .await;
@@ -178,12 +272,21 @@ async fn of_sources(on: &World) {
 /// What a service is to be beside its files, and who may do what.
 async fn of_people(on: &World) {
     check(on, "a test", Some(&["tests", "turn"]), async |w| {
-        w.subject.edit(|s| s["spec"]["tests"] = json!([{"name": "smoke", "image": "smoke:1"}])).await;
+        w.subject
+            .edit(|s| s["spec"]["tests"] = json!([{"name": "smoke", "image": "smoke:1"}]))
+            .await;
     })
     .await;
-    check(on, "a rule of health of its own", Some(&["health", "turn"]), async |w| {
-        w.subject.edit(|s| s["spec"]["health"] = json!([{"kind": "Boat", "current": "true"}])).await;
-    })
+    check(
+        on,
+        "a rule of health of its own",
+        Some(&["health", "turn"]),
+        async |w| {
+            w.subject
+                .edit(|s| s["spec"]["health"] = json!([{"kind": "Boat", "current": "true"}]))
+                .await;
+        },
+    )
     .await;
     check(on, "a rule of health for all", None, async |w| {
         let rule = json!({"spec": {"kind": "Boat", "current": "true"}});
@@ -193,44 +296,75 @@ async fn of_people(on: &World) {
     check(on, "what the grant allows", Some(&["ceiling"]), async |w| {
         w.subject
             .rig
-            .edit("ClusterGrant", "", TEAM, |g| g["spec"]["deniedKinds"] = json!(["Role.rbac.authorization.k8s.io"]))
-            .await;
-    })
-    .await;
-    check(on, "as whom it acts", Some(&["ceiling"]), async |w| {
-        w.subject.rig.edit("ClusterGrant", "", TEAM, |g| g["spec"]["serviceAccountName"] = "other".into()).await;
-    })
-    .await;
-    check(on, "another's grant", None, async |w| {
-        drop(w.subject.rig.create("ClusterGrant", "", "team-b", grant("team-b", "deployer")).await);
-    })
-    .await;
-    check(on, "how often the cluster asks, and a label that nobody selects by", None, async |w| {
-        w.subject
-            .rig
-            .edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
-                cluster["spec"]["pollInterval"] = "45s".into();
-                cluster["metadata"]["labels"]["a"] = "b".into();
+            .edit("ClusterGrant", "", TEAM, |g| {
+                g["spec"]["deniedKinds"] = json!(["Role.rbac.authorization.k8s.io"])
             })
             .await;
     })
     .await;
-    check(on, "an approval", Some(&["approvedPrune"]), async |w| {
-        let plan = Digest::of("plan").to_string();
-        w.subject.edit(|s| s["metadata"]["annotations"][APPROVE_PRUNE] = plan.clone().into()).await;
+    check(on, "as whom it acts", Some(&["ceiling"]), async |w| {
+        w.subject
+            .rig
+            .edit("ClusterGrant", "", TEAM, |g| {
+                g["spec"]["serviceAccountName"] = "other".into()
+            })
+            .await;
     })
     .await;
-    check(on, "a wish to have back what a deletion took", Some(&["undo"]), async |w| {
-        let request = undo_request(&Digest::of("plan"), "1");
-        w.subject.edit(|s| s["metadata"]["annotations"][UNDO] = request.clone().into()).await;
+    check(on, "another's grant", None, async |w| {
+        drop(
+            w.subject
+                .rig
+                .create("ClusterGrant", "", "team-b", grant("team-b", "deployer"))
+                .await,
+        );
     })
+    .await;
+    check(
+        on,
+        "how often the cluster asks, and a label that nobody selects by",
+        None,
+        async |w| {
+            w.subject
+                .rig
+                .edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+                    cluster["spec"]["pollInterval"] = "45s".into();
+                    cluster["metadata"]["labels"]["a"] = "b".into();
+                })
+                .await;
+        },
+    )
+    .await;
+    check(on, "an approval", Some(&["approvedPrune"]), async |w| {
+        let plan = Digest::of("plan").to_string();
+        w.subject
+            .edit(|s| s["metadata"]["annotations"][APPROVE_PRUNE] = plan.clone().into())
+            .await;
+    })
+    .await;
+    check(
+        on,
+        "a wish to have back what a deletion took",
+        Some(&["undo"]),
+        async |w| {
+            let request = undo_request(&Digest::of("plan"), "1");
+            w.subject
+                .edit(|s| s["metadata"]["annotations"][UNDO] = request.clone().into())
+                .await;
+        },
+    )
     .await;
     check(on, "a hook that is to run again", Some(&["retryHook"]), async |w| {
         let run = Digest::of("run").to_string();
-        w.subject.edit(|s| s["metadata"]["annotations"][RETRY_HOOK] = run.clone().into()).await;
+        w.subject
+            .edit(|s| s["metadata"]["annotations"][RETRY_HOOK] = run.clone().into())
+            .await;
     })
     .await;
     let held: Option<&[&str]> = Some(&["approvedPrune", "holdPrune", "prune"]);
-    check(on, "no deletion anywhere", held, async |w| w.freeze(Some("somebody has to look")).await).await;
+    check(on, "no deletion anywhere", held, async |w| {
+        w.freeze(Some("somebody has to look")).await
+    })
+    .await;
     check(on, "deletions again", held, async |w| w.freeze(None).await).await;
 }

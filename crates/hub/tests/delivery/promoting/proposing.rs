@@ -16,11 +16,17 @@ impl World {
         let first = self.git.branch("main").unwrap();
         let env = self._server.create("env").unwrap();
         env.git(&["config", "http.receivepack", "true"], b"").unwrap();
-        env.commit("main", &[("repos/prod.yaml", manifest(&first).as_str()), ("README", "x")]).unwrap();
+        env.commit(
+            "main",
+            &[("repos/prod.yaml", manifest(&first).as_str()), ("README", "x")],
+        )
+        .unwrap();
         let url = self._server.url("env");
         self.rig.repository(ADMIN_NAMESPACE, "env", &url).await;
         let login = json!({"username": STANDARD.encode("bot"), "password": STANDARD.encode("hunter2")});
-        self.rig.create("Secret", ADMIN_NAMESPACE, "pusher", json!({"data": login})).await;
+        self.rig
+            .create("Secret", ADMIN_NAMESPACE, "pusher", json!({"data": login}))
+            .await;
         self.follow(&first).await;
         let pull = json!({
             "sourceRef": {"name": "env"}, "url": url, "secretRef": {"name": "pusher"},
@@ -37,7 +43,9 @@ impl World {
     /// What is merged is applied, by whoever applies it.
     async fn follow(&self, commit: &str) {
         let edit = |source: &mut Value| source["spec"]["ref"] = json!({"commit": commit});
-        self.rig.edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", edit).await;
+        self.rig
+            .edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", edit)
+            .await;
     }
 
     /// What is shown may be what would have been deployed before the last edit.
@@ -59,7 +67,10 @@ impl World {
             pull["revision"] == revision.as_str() && pull["commit"].is_string() && pull["problem"].is_null()
         };
         let pipeline = self.until("it is pushed", is_it).await;
-        pipeline["status"]["stages"][1]["pullRequest"]["commit"].as_str().unwrap().to_owned()
+        pipeline["status"]["stages"][1]["pullRequest"]["commit"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 }
 
@@ -74,7 +85,11 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     let env = world.propose().await;
     // It is there already, and nothing is pushed.
     world.promote(&first).await;
-    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    world
+        .until("production has it", |world, _| {
+            PRODUCTION.iter().all(|name| world.bundle(name).is_some())
+        })
+        .await;
     let bundle = world.bundle(STAGING).unwrap();
     world.until_in_production(bundle).await;
     assert_eq!(env.branch(BRANCH), None);
@@ -82,13 +97,27 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     let second = world.commit("second").await;
     world.promote(&second).await;
     let pushed = world.until_proposed(&second).await;
-    let waits = world.until("it waits", |_, pipeline| condition(pipeline, "Ready") == "True/Proposed").await;
-    assert!(message(&waits, "Ready").starts_with(&format!("branch {BRANCH} of ")), "{waits:#}");
+    let waits = world
+        .until("it waits", |_, pipeline| {
+            condition(pipeline, "Ready") == "True/Proposed"
+        })
+        .await;
+    assert!(
+        message(&waits, "Ready").starts_with(&format!("branch {BRANCH} of ")),
+        "{waits:#}"
+    );
     assert_eq!(env.branch(BRANCH).as_deref(), Some(pushed.as_str()));
-    assert_eq!((file(&env, "main"), file(&env, BRANCH)), (manifest(&first), manifest(&second)));
+    assert_eq!(
+        (file(&env, "main"), file(&env, BRANCH)),
+        (manifest(&first), manifest(&second))
+    );
     let mut world = world.restart().await;
     world.go_on().await;
-    assert_eq!(env.branch(BRANCH).as_deref(), Some(pushed.as_str()), "it is pushed once");
+    assert_eq!(
+        env.branch(BRANCH).as_deref(),
+        Some(pushed.as_str()),
+        "it is pushed once"
+    );
     assert_eq!(world.of_production(), [bundle]);
     let login = format!("Basic {}", STANDARD.encode("bot:hunter2"));
     assert!(world._server.authorizations().contains(&login));
@@ -106,8 +135,15 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     let theirs = env.change(BRANCH, &[("README", Some("theirs"))]).unwrap();
     let third = world.commit("third").await;
     world.promote(&third).await;
-    let told = world.until("it is told", |_, pipeline| condition(pipeline, "Stalled") == "True/PushFailed").await;
-    assert!(message(&told, "Ready").contains("which the hub has not put there, and stays as it is"), "{told:#}");
+    let told = world
+        .until("it is told", |_, pipeline| {
+            condition(pipeline, "Stalled") == "True/PushFailed"
+        })
+        .await;
+    assert!(
+        message(&told, "Ready").contains("which the hub has not put there, and stays as it is"),
+        "{told:#}"
+    );
     assert_eq!(env.branch(BRANCH).as_deref(), Some(theirs.as_str()));
     env.delete_branch(BRANCH).unwrap();
     let name = Name::new(ADMIN_NAMESPACE, PIPELINE);
@@ -117,5 +153,9 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     assert_eq!(file(&env, BRANCH), manifest(&third));
     assert_eq!(world.of_production(), [bundle, after]);
     let events = world.rig.events().await;
-    assert_eq!(events.iter().filter(|event| event["reason"] == "Proposed").count(), 2, "{events:#?}");
+    assert_eq!(
+        events.iter().filter(|event| event["reason"] == "Proposed").count(),
+        2,
+        "{events:#?}"
+    );
 }

@@ -10,11 +10,18 @@ impl Fleet {
     async fn promote(&self, past: &str) {
         let number = self.set().await["status"]["rollout"]["number"].clone();
         let order = json!({"number": number, "promote": past, "reason": "looked at it"});
-        self.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["order"] = order.clone()).await;
+        self.rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["rollout"]["order"] = order.clone()
+            })
+            .await;
     }
 
     async fn until_phase(&mut self, phase: &str) -> Value {
-        self.until(&format!("it is {phase}"), |_, set| set["status"]["rollout"]["phase"] == phase).await
+        self.until(&format!("it is {phase}"), |_, set| {
+            set["status"]["rollout"]["phase"] == phase
+        })
+        .await
     }
 }
 
@@ -24,7 +31,9 @@ async fn what_is_on_hold_begins_when_somebody_says_so() {
     let first = fleet.until_complete().await;
     fleet
         .rig
-        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["strategy"] = "OnHold".into())
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["strategy"] = "OnHold".into()
+        })
         .await;
     for text in ["two", "three"] {
         let before = fleet.course.len();
@@ -33,7 +42,9 @@ async fn what_is_on_hold_begins_when_somebody_says_so() {
         fleet.go_on().await;
         assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
         fleet.promote("Soak").await;
-        fleet.until("the canary has it", |fleet, _| fleet.course.len() > before).await;
+        fleet
+            .until("the canary has it", |fleet, _| fleet.course.len() > before)
+            .await;
         assert_eq!(fleet.reached(before), ["a"].into());
         assert_ne!(fleet.until_complete_with(|bundle| bundle != first).await, first);
     }
@@ -41,7 +52,11 @@ async fn what_is_on_hold_begins_when_somebody_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_does_not_get_done_is_waited_for_until_somebody_says_otherwise() {
-    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"progressDeadline": "1h", "maxUnavailable": "100%"})).await;
+    let mut fleet = Fleet::start(
+        &["a", "b", "c"],
+        json!({"progressDeadline": "1h", "maxUnavailable": "100%"}),
+    )
+    .await;
     fleet.until_complete().await;
     // Its agent looks no more, and is not silent yet.
     let stuck = fleet.agents.remove("a").unwrap();
@@ -51,7 +66,11 @@ async fn a_step_that_does_not_get_done_is_waited_for_until_somebody_says_otherwi
     fleet.go_on().await;
     assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
     fleet.promote("Step").await;
-    fleet.until("the others have it", |fleet, _| fleet.reached(before) == ["b", "c"].into()).await;
+    fleet
+        .until("the others have it", |fleet, _| {
+            fleet.reached(before) == ["b", "c"].into()
+        })
+        .await;
     fleet.agents.insert("a", stuck);
     fleet.until_complete().await;
 }
@@ -70,6 +89,10 @@ async fn what_has_failed_stops_the_others_until_somebody_says_otherwise() {
     let bad = fleet.bundles()["a"];
     fleet.good = Some([first, bad].into());
     fleet.promote("Halt").await;
-    fleet.until("the others have it", |fleet, _| fleet.reached(before) == ["a", "b", "c"].into()).await;
+    fleet
+        .until("the others have it", |fleet, _| {
+            fleet.reached(before) == ["a", "b", "c"].into()
+        })
+        .await;
     assert!(fleet.bundles().into_values().all(|bundle| bundle == bad));
 }

@@ -35,7 +35,12 @@ impl History {
                 "2" => Operation::Updated,
                 _ => Operation::Deleted,
             };
-            (fields[0].parse().unwrap(), Kind::from(fields[1]), fields[2].to_owned(), operation)
+            (
+                fields[0].parse().unwrap(),
+                Kind::from(fields[1]),
+                fields[2].to_owned(),
+                operation,
+            )
         };
         Self(text.lines().map(line).collect())
     }
@@ -134,14 +139,23 @@ impl Watcher {
             self.fault(format!("event {} has another object", event.version));
         }
         self.seen = event.version;
-        hash(&mut self.shown, event.version, &event.key.kind, &event.key.name, event.operation);
+        hash(
+            &mut self.shown,
+            event.version,
+            &event.key.kind,
+            &event.key.name,
+            event.operation,
+        );
         let key = (event.key.kind.clone(), event.key.name.clone());
         let had = match event.operation {
             Operation::Deleted => self.picture.remove(&key).is_some(),
             _ => self.picture.insert(key, event.version).is_some(),
         };
         if had == (event.operation == Operation::Created) {
-            self.fault(format!("{:?} of {} at {} makes no sense", event.operation, event.key.name, event.version));
+            self.fault(format!(
+                "{:?} of {} at {} makes no sense",
+                event.operation, event.key.name, event.version
+            ));
         }
     }
 
@@ -156,7 +170,11 @@ impl Watcher {
             let query = ListQuery::all(kind.clone());
             let page = store.list(&query).await.unwrap();
             oldest = oldest.min(page.version);
-            picture.extend(page.items.into_iter().map(|item| ((kind.clone(), item.key.name), item.version)));
+            picture.extend(
+                page.items
+                    .into_iter()
+                    .map(|item| ((kind.clone(), item.key.name), item.version)),
+            );
         }
         if oldest < self.seen {
             self.fault(format!("a list says {oldest} after {}", self.seen));
@@ -186,8 +204,11 @@ impl Watcher {
         if expected.finish() != self.shown.finish() {
             faults.push(format!("{} was not shown what happened", self.name));
         }
-        let there: Picture =
-            tables.iter().filter(|((kind, _), _)| concerns(kind)).map(|(k, v)| (k.clone(), *v)).collect();
+        let there: Picture = tables
+            .iter()
+            .filter(|((kind, _), _)| concerns(kind))
+            .map(|(k, v)| (k.clone(), *v))
+            .collect();
         if there != self.picture {
             faults.push(format!("{} believes in something else than what is there", self.name));
         }

@@ -45,17 +45,25 @@ async fn run_phases(
 ) -> Result<Vec<Run>> {
     let (names, paths): (Vec<String>, Vec<String>) = match services {
         1 => (vec![name.to_owned()], vec![name.to_owned()]),
-        _ => (0..services).map(|n| (format!("{name}-{n:04}"), maps::folder(name, n))).unzip(),
+        _ => (0..services)
+            .map(|n| (format!("{name}-{n:04}"), maps::folder(name, n)))
+            .unzip(),
     };
     let mut runs = Vec::new();
     for phase in phases.iter().copied() {
         let files = maps::files(name, count, phase);
         let seen = match phase {
             Phase::Unchanged => None,
-            _ => Some(tokio::spawn(maps::watch(ground.plane.client().await?, name, count).await?)),
+            _ => Some(tokio::spawn(
+                maps::watch(ground.plane.client().await?, name, count).await?,
+            )),
         };
         // Push the files of a new service before the service is created.
-        let prepared = if phase == Phase::Created { Some(ground.commit(&files).await?) } else { None };
+        let prepared = if phase == Phase::Created {
+            Some(ground.commit(&files).await?)
+        } else {
+            None
+        };
         let mut asked = Timestamp::now();
         if let Some(commit) = prepared.as_ref().filter(|_| is_away) {
             ground.agent().stop()?;
@@ -76,7 +84,11 @@ async fn run_phases(
             None => ground.commit(&files).await?,
         };
         let seen = match seen {
-            Some(seen) => Some(tokio::time::timeout(LONGEST, seen).await.with_context(|| ground.agent().log_tail())???),
+            Some(seen) => Some(
+                tokio::time::timeout(LONGEST, seen)
+                    .await
+                    .with_context(|| ground.agent().log_tail())???,
+            ),
             None => None,
         };
         if seen.is_none() {
@@ -86,7 +98,11 @@ async fn run_phases(
         let log = ground.agent().process().output();
         // Many services arrive in several desired states. The time starts with the first one.
         let mut accepted = accepted(&log, asked, until);
-        let began = if services == 1 { accepted.last() } else { accepted.next() };
+        let began = if services == 1 {
+            accepted.last()
+        } else {
+            accepted.next()
+        };
         let began = began.context("the agent's log does not say when it accepted the objects")?;
         let span = seen.map_or(Span::until(began, until), |seen| Span::seen(began, &seen));
         runs.push(meter.stop(&mut ground.plane, count, &span)?);
@@ -105,10 +121,12 @@ async fn deploy(ground: &Ground, names: &[String], paths: &[String], namespace: 
 
 /// Times between these two at which the agent accepted desired states, from its log.
 fn accepted(log: &str, asked: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> {
-    log.lines().filter(|line| line.contains(" accepted epoch=")).filter_map(move |line| {
-        let time: Timestamp = line.split_whitespace().next()?.parse().ok()?;
-        (asked < time && time < until).then_some(time)
-    })
+    log.lines()
+        .filter(|line| line.contains(" accepted epoch="))
+        .filter_map(move |line| {
+            let time: Timestamp = line.split_whitespace().next()?.parse().ok()?;
+            (asked < time && time < until).then_some(time)
+        })
 }
 
 #[cfg(test)]
@@ -123,7 +141,10 @@ mod tests {
                    2026-01-01T00:00:09.5Z  INFO farwater_agent::poll: accepted epoch=1 generation=3 services=2\n";
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let between = |asked: &str, until: &str| accepted(log, at(asked), at(until)).collect::<Vec<_>>();
-        assert_eq!(between("2026-01-01T00:00:03Z", "2026-01-01T00:00:04Z"), [at("2026-01-01T00:00:03.5Z")]);
+        assert_eq!(
+            between("2026-01-01T00:00:03Z", "2026-01-01T00:00:04Z"),
+            [at("2026-01-01T00:00:03.5Z")]
+        );
         assert_eq!(between("2026-01-01T00:00:01Z", "2026-01-01T00:00:04Z").len(), 2);
         assert!(between("2026-01-01T00:00:06Z", "2026-01-01T00:00:07Z").is_empty());
     }

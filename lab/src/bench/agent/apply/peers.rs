@@ -40,7 +40,11 @@ pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize,
     let mut runs = Vec::new();
     for phase in PHASES {
         let objects = maps::objects(count, phase)?;
-        let objects = if marked { maps::marked(&namespace, objects) } else { objects };
+        let objects = if marked {
+            maps::marked(&namespace, objects)
+        } else {
+            objects
+        };
         let looking = look(plane, &namespace, count, phase).await?;
         let meter = Meter::start(plane, None)?;
         let began = Timestamp::now();
@@ -69,12 +73,18 @@ pub async fn kubectl(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<
             std::fs::write(dir.path().join(format!("{n:04}.yaml")), maps::file(n, phase))?;
         }
         let mut command = tokio::process::Command::from(plane.kubectl()?);
-        command.args(["apply", "--server-side", "--namespace", &namespace, "--filename"]).arg(dir.path());
+        command
+            .args(["apply", "--server-side", "--namespace", &namespace, "--filename"])
+            .arg(dir.path());
         let meter = Meter::start(plane, None)?;
         let began = Timestamp::now();
         let output = command.output().await.context("run kubectl")?;
         let span = Span::until(began, Timestamp::now());
-        ensure!(output.status.success(), "kubectl apply: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "kubectl apply: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         runs.push(meter.stop(plane, count, &span)?);
     }
     Ok(runs)
@@ -85,7 +95,13 @@ pub async fn kubectl(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<
 /// names. A repository with a folder for each would be slower.
 pub async fn flux(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<Run>> {
     let namespace = plane.namespace(name).await?;
-    let flux = Flux::start(&plane.client().await?, plane.kubeconfig(), FLUX_NAMESPACE, &FLUX_ARGUMENTS).await?;
+    let flux = Flux::start(
+        &plane.client().await?,
+        plane.kubeconfig(),
+        FLUX_NAMESPACE,
+        &FLUX_ARGUMENTS,
+    )
+    .await?;
     let process = flux.process().id();
     let archive = |phase| [("app/maps.yaml", maps::file(0, phase))];
     // Warm up: Flux has started and discovered the cluster's API before the measurement.
@@ -104,7 +120,9 @@ pub async fn flux(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<Run
         }
         let span = match looking {
             Some(seen) => {
-                let seen = tokio::time::timeout(LONGEST, seen).await.with_context(|| flux.process().tail())???;
+                let seen = tokio::time::timeout(LONGEST, seen)
+                    .await
+                    .with_context(|| flux.process().tail())???;
                 Span::seen(began, &seen)
             }
             None => {

@@ -22,7 +22,11 @@ pub struct Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0} objects/s, {:.2} ms of the API server each", self.rate, self.server)
+        write!(
+            f,
+            "{:.0} objects/s, {:.2} ms of the API server each",
+            self.rate, self.server
+        )
     }
 }
 
@@ -35,11 +39,19 @@ pub struct Span {
 
 impl Span {
     pub fn seen(began: Timestamp, seen: &Seen) -> Self {
-        Self { began, first: Some(seen.first), last: seen.last }
+        Self {
+            began,
+            first: Some(seen.first),
+            last: seen.last,
+        }
     }
 
     pub fn until(began: Timestamp, last: Timestamp) -> Self {
-        Self { began, first: None, last }
+        Self {
+            began,
+            first: None,
+            last,
+        }
     }
 
     fn rate_since(&self, start: Timestamp, count: usize) -> Result<f64> {
@@ -57,7 +69,10 @@ pub struct Meter {
 impl Meter {
     /// `own`: the process of the client.
     pub fn start(plane: &mut Plane, own: Option<u32>) -> Result<Self> {
-        Ok(Self { own, before: taken(plane, own)? })
+        Ok(Self {
+            own,
+            before: taken(plane, own)?,
+        })
     }
 
     pub fn stop(self, plane: &mut Plane, count: usize, span: &Span) -> Result<Run> {
@@ -68,7 +83,9 @@ impl Meter {
             rate: span.rate_since(span.began, count)?,
             sustained,
             server: each(server.saturating_sub(self.before.0)),
-            own: own.zip(self.before.1).map(|(after, before)| each(after.saturating_sub(before))),
+            own: own
+                .zip(self.before.1)
+                .map(|(after, before)| each(after.saturating_sub(before))),
         })
     }
 }

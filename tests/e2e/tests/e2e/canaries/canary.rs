@@ -75,7 +75,11 @@ pub fn wrong(input: &str) -> String {
 }
 
 pub fn count(input: &str) -> usize {
-    HANDED.iter().chain(&SHOWN).find(|(name, _)| *name == input).map_or(0, |(_, count)| *count)
+    HANDED
+        .iter()
+        .chain(&SHOWN)
+        .find(|(name, _)| *name == input)
+        .map_or(0, |(_, count)| *count)
 }
 
 fn key(input: &str, n: usize) -> String {
@@ -88,12 +92,17 @@ pub fn keys(input: &str) -> Vec<String> {
 
 /// Values by key.
 pub fn values(input: &str) -> Map<String, Value> {
-    (0..count(input)).map(|n| (key(input, n), canary(input, n).into())).collect()
+    (0..count(input))
+        .map(|n| (key(input, n), canary(input, n).into()))
+        .collect()
 }
 
 /// Lines of YAML, each with a key and the path of its value for a template.
 pub fn lines(input: &str, place: &str) -> String {
-    keys(input).iter().map(|key| format!("  {key}: {{{{ {place}.{key} | quote }}}}\n")).collect()
+    keys(input)
+        .iter()
+        .map(|key| format!("  {key}: {{{{ {place}.{key} | quote }}}}\n"))
+        .collect()
 }
 
 /// Recognizes a secret: a part of it in plain text, and in base64 at any offset.
@@ -108,7 +117,10 @@ pub struct Marks {
 impl Marks {
     /// Marks of canaries.
     pub fn new() -> Self {
-        let mut marks = Self { texts: Vec::new(), beginnings: vec![false; 1 << 16] };
+        let mut marks = Self {
+            texts: Vec::new(),
+            beginnings: vec![false; 1 << 16],
+        };
         marks.add(BEGINNING);
         marks
     }
@@ -125,12 +137,18 @@ impl Marks {
     pub fn add_key(&mut self, pem: &str) {
         let lines: Vec<&str> = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let Some((_, lines)) = lines.split_last() else { return };
-        lines.iter().filter_map(|line| line.get(STRETCH)).for_each(|stretch| self.add(stretch));
+        lines
+            .iter()
+            .filter_map(|line| line.get(STRETCH))
+            .for_each(|stretch| self.add(stretch));
     }
 
     fn insert(&mut self, text: &str) {
         let bytes = text.as_bytes().to_vec();
-        assert!(bytes.len() >= BEGINNING.len(), "{text:?} is so short that it may be anything");
+        assert!(
+            bytes.len() >= BEGINNING.len(),
+            "{text:?} is so short that it may be anything"
+        );
         self.beginnings[two_at(&bytes, 0)] = true;
         self.texts.push(bytes);
     }
@@ -145,10 +163,22 @@ impl Marks {
 
     /// Fails with the text around a found mark.
     pub fn check(&self, what: &str, text: &str) -> anyhow::Result<()> {
-        let Some(at) = self.find(text.as_bytes()) else { return Ok(()) };
+        let Some(at) = self.find(text.as_bytes()) else {
+            return Ok(());
+        };
         let (before, after) = text.split_at(at);
-        let before: String = before.chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
-        anyhow::bail!("{what} shows one: {before}»{}", after.chars().take(200).collect::<String>())
+        let before: String = before
+            .chars()
+            .rev()
+            .take(200)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect();
+        anyhow::bail!(
+            "{what} shows one: {before}»{}",
+            after.chars().take(200).collect::<String>()
+        )
     }
 }
 
@@ -171,7 +201,12 @@ fn a_mark_is_found_wherever_it_stands() {
             let text = format!("{before}{}{after}", canary("own", 7));
             assert!(marks.find(text.as_bytes()).is_some());
             assert!(marks.find(STANDARD.encode(&text).as_bytes()).is_some(), "{text}");
-            assert!(marks.find(STANDARD.encode(&text[..before.len() + 9]).as_bytes()).is_some(), "{text}");
+            assert!(
+                marks
+                    .find(STANDARD.encode(&text[..before.len() + 9]).as_bytes())
+                    .is_some(),
+                "{text}"
+            );
         }
     }
     assert_eq!(marks.find(b""), None);

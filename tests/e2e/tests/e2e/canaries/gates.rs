@@ -39,9 +39,20 @@ impl Gates {
         let server = GitServer::start().await?;
         let env = server.create("env")?;
         env.git(&["config", "http.receivepack", "true"], b"")?;
-        env.commit("main", &[(FILE, &format!("spec: {{ref: {{commit: \"{}\"}}}}\n", "0".repeat(40)))])?;
-        server.set_auth(Auth::Basic { username: BOT.to_owned(), password: right("pusher") });
-        Ok(Self { keeper, gauge, server, env })
+        env.commit(
+            "main",
+            &[(FILE, &format!("spec: {{ref: {{commit: \"{}\"}}}}\n", "0".repeat(40)))],
+        )?;
+        server.set_auth(Auth::Basic {
+            username: BOT.to_owned(),
+            password: right("pusher"),
+        });
+        Ok(Self {
+            keeper,
+            gauge,
+            server,
+            env,
+        })
     }
 
     /// Promotes from the service `app` to the set `web`, and with a commit to the service `beyond`, which is at an
@@ -98,7 +109,12 @@ impl Gates {
         let pipelines = fleet.api::<Pipeline>();
         let gates = fleet.until(what, || async {
             let stages = pipelines.get(PIPELINE).await?.status.unwrap_or_default().stages;
-            let gates = stages.into_iter().nth(1).and_then(|stage| stage.candidate).unwrap_or_default().gates;
+            let gates = stages
+                .into_iter()
+                .nth(1)
+                .and_then(|stage| stage.candidate)
+                .unwrap_or_default()
+                .gates;
             Ok((gates.len() == 2 && gates.iter().all(|gate| is_expected(&gate.message))).then_some(gates))
         });
         marks.check("a gate", &format!("{:?}", gates.await?))
@@ -107,17 +123,26 @@ impl Gates {
     /// No gate succeeds before its Secret is right, or while it fails and returns what it received.
     pub async fn ask(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         let is_refused = |said: &str| said.contains("HTTP 401");
-        self.until_gates(fleet, marks, "the gates to be refused", is_refused).await?;
+        self.until_gates(fleet, marks, "the gates to be refused", is_refused)
+            .await?;
         change_secret(fleet, "keeper", &json!({"token": right("keeper")})).await?;
         change_secret(fleet, "gauge", &json!({"bearerToken": right("gauge")})).await?;
         reconcile(fleet, "Pipeline", PIPELINE).await?;
-        self.until_gates(fleet, marks, "the gates to answer", |said| !is_refused(said)).await?;
+        self.until_gates(fleet, marks, "the gates to answer", |said| !is_refused(said))
+            .await?;
         // A server can only repeat what it received. Until now it received other credentials.
-        let said = |token: &str| Some(Said { status: 503, body: format!("not with {token}"), headers: Vec::new() });
+        let said = |token: &str| {
+            Some(Said {
+                status: 503,
+                body: format!("not with {token}"),
+                headers: Vec::new(),
+            })
+        };
         self.keeper.set_fault(said(&right("keeper")));
         self.gauge.set_fault(said(&right("gauge")));
         reconcile(fleet, "Pipeline", PIPELINE).await?;
-        self.until_gates(fleet, marks, "the gates to fail", |said| said.contains("(HTTP 503")).await?;
+        self.until_gates(fleet, marks, "the gates to fail", |said| said.contains("(HTTP 503"))
+            .await?;
         self.keeper.say("pass", "");
         self.gauge.set("0.001");
         self.keeper.set_fault(None);
@@ -125,7 +150,10 @@ impl Gates {
         reconcile(fleet, "Pipeline", PIPELINE).await?;
         fleet
             .until_service("web-east", "be assigned", |service| {
-                service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some())
+                service
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.assigned_revision.is_some())
             })
             .await?;
         ensure!(!self.keeper.taken().is_empty());
@@ -138,6 +166,10 @@ impl Gates {
         change_secret(fleet, "pusher", &login(&right("pusher"))).await?;
         reconcile(fleet, "Pipeline", PIPELINE).await?;
         let branch = "farwater/promote/web/beyond";
-        fleet.until("the branch to be pushed", || async { Ok(self.env.branch(branch).map(drop)) }).await
+        fleet
+            .until("the branch to be pushed", || async {
+                Ok(self.env.branch(branch).map(drop))
+            })
+            .await
     }
 }

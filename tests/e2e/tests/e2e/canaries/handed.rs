@@ -26,7 +26,10 @@ use super::{
 };
 
 fn encrypted(recipient: &str, head: &str, input: &str) -> Result<String> {
-    let lines: String = values(input).iter().map(|(key, value)| format!("  {key}: {value}\n")).collect();
+    let lines: String = values(input)
+        .iter()
+        .map(|(key, value)| format!("  {key}: {value}\n"))
+        .collect();
     encrypt(recipient, &format!("{head}{lines}"))
 }
 
@@ -48,9 +51,15 @@ impl Places {
         let place = folder.path();
         fs::create_dir_all(place.join("files/team/db"))?;
         for (key, value) in values("files") {
-            fs::write(place.join("files/team/db").join(key), value.as_str().unwrap_or_default())?;
+            fs::write(
+                place.join("files/team/db").join(key),
+                value.as_str().unwrap_or_default(),
+            )?;
         }
-        fs::write(place.join("safe.json"), json!({"values": values("program")}).to_string())?;
+        fs::write(
+            place.join("safe.json"),
+            json!({"values": values("program")}).to_string(),
+        )?;
         let read = "/bin/cat > /dev/null; /bin/cat \"$0\"";
         let allow = |path: &str| json!([{"namespaces": [ADMIN_NAMESPACE], "paths": [path]}]);
         let backends = json!({"backends": [
@@ -63,7 +72,9 @@ impl Places {
         let plugins = json!({"plugins": [plugin("tell", TELL), plugin("complain", COMPLAIN)]});
         fs::write(place.join("plugins.yaml"), plugins.to_string())?;
         let other = GitServer::start().await?;
-        other.create("other")?.commit("main", &[("a.yaml", &config_map("a", "one"))])?;
+        other
+            .create("other")?
+            .commit("main", &[("a.yaml", &config_map("a", "one"))])?;
         other.set_auth(Auth::Bearer(canary("prefix", 0)));
         Ok(Self { folder, other })
     }
@@ -83,7 +94,12 @@ pub async fn plant(fleet: &Fleet, places: &Places) -> Result<()> {
     configuration.insert("deep".to_owned(), json!({"list": [values("deep")]}));
     let spec = json!({"configuration": configuration, "secretRefs": [{"name": "shared"}], "sensitive": true});
     let contexts: Api<ServiceContext> = fleet.api();
-    contexts.create(&PostParams::default(), &ServiceContext::new("hidden", serde_json::from_value(spec)?)).await?;
+    contexts
+        .create(
+            &PostParams::default(),
+            &ServiceContext::new("hidden", serde_json::from_value(spec)?),
+        )
+        .await?;
 
     let (username, password) = ("farwater".to_owned(), canary("password", 0));
     let git = json!({"metadata": {"name": "git"}, "stringData": {"username": username, "password": password}});
@@ -98,7 +114,12 @@ pub async fn plant(fleet: &Fleet, places: &Places) -> Result<()> {
     let infra = json!({"url": fleet.git.url("infra"), "secretRef": {"name": "git"}});
     let sources: Api<GitRepository> = fleet.api();
     for (name, spec) in [("infra", infra), ("other", json!({"url": places.other.url("other")}))] {
-        sources.create(&PostParams::default(), &GitRepository::new(name, serde_json::from_value(spec)?)).await?;
+        sources
+            .create(
+                &PostParams::default(),
+                &GitRepository::new(name, serde_json::from_value(spec)?),
+            )
+            .await?;
     }
     until_source(fleet, "other", "True").await
 }
@@ -133,21 +154,42 @@ pub fn files(recipient: &str) -> Result<Vec<(String, String)>> {
         ("app/raw/a.yaml", config_map("a", "one")),
         ("app/raw/made.yaml.liquid", made),
         // Also in the middle of a text, in an object that is not a Secret.
-        ("app/raw/told.yaml.liquid", map("told", "url: \"db://{{ configuration.own0 }}@db\"")),
+        (
+            "app/raw/told.yaml.liquid",
+            map("told", "url: \"db://{{ configuration.own0 }}@db\""),
+        ),
         ("app/raw/opened.yaml", encrypted(recipient, manifest, "sops")?),
         ("app/chart/Chart.yaml", chart.to_owned()),
-        ("app/chart/values.yaml.liquid", "password: {{ configuration.own1 | quote }}\n".to_owned()),
-        ("app/chart/secrets.yaml", encrypted(recipient, "size: small\ndata:\n", "values")?),
+        (
+            "app/chart/values.yaml.liquid",
+            "password: {{ configuration.own1 | quote }}\n".to_owned(),
+        ),
+        (
+            "app/chart/secrets.yaml",
+            encrypted(recipient, "size: small\ndata:\n", "values")?,
+        ),
         ("app/chart/templates/secret.yaml", of_chart.to_owned()),
         ("app/plugin/empty.txt", String::new()),
         // A plugin that prints a value in its error, one that prints all of them, invalid YAML, a file with a value as
         // its name, and a key that the API server refuses.
         ("bad/chart/Chart.yaml", chart.to_owned()),
-        ("bad/chart/values.yaml.liquid", "password: {{ configuration.own2 | quote }}\n".to_owned()),
-        ("bad/chart/templates/a.yaml", "{{ fail (printf \"%s is too short\" .Values.password) }}".to_owned()),
+        (
+            "bad/chart/values.yaml.liquid",
+            "password: {{ configuration.own2 | quote }}\n".to_owned(),
+        ),
+        (
+            "bad/chart/templates/a.yaml",
+            "{{ fail (printf \"%s is too short\" .Values.password) }}".to_owned(),
+        ),
         ("bad/plugin/empty.txt", String::new()),
-        ("bad/yaml/a.yaml.liquid", "{{ configuration.own3 }}: one\n{{ configuration.own3 }}: two\n".to_owned()),
-        ("bad/overlay/kustomization.yaml.liquid", "resources: [\"{{ configuration.own5 }}.yaml\"]\n".to_owned()),
+        (
+            "bad/yaml/a.yaml.liquid",
+            "{{ configuration.own3 }}: one\n{{ configuration.own3 }}: two\n".to_owned(),
+        ),
+        (
+            "bad/overlay/kustomization.yaml.liquid",
+            "resources: [\"{{ configuration.own5 }}.yaml\"]\n".to_owned(),
+        ),
         ("bad/key/a.yaml.liquid", map("odd", "\"{{ configuration.own6 }}!\": x")),
     ];
     Ok(files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect())
@@ -173,21 +215,42 @@ pub fn stated() -> Value {
 /// Checks that all values are where they belong. Otherwise it would prove nothing that they are not found elsewhere.
 pub async fn check_arrived(there: &Api<Secret>) -> Result<()> {
     let data = async |name: &str| anyhow::Ok(there.get(name).await?.data.unwrap_or_default());
-    let mut expected = vec![("made", "own"), ("made", "files"), ("made", "environment"), ("made", "program")];
-    expected.extend([("made", "cluster"), ("made", "shared"), ("made", "context"), ("made", "deep")]);
+    let mut expected = vec![
+        ("made", "own"),
+        ("made", "files"),
+        ("made", "environment"),
+        ("made", "program"),
+    ];
+    expected.extend([
+        ("made", "cluster"),
+        ("made", "shared"),
+        ("made", "context"),
+        ("made", "deep"),
+    ]);
     expected.extend([("opened", "sops"), ("of-chart", "values"), ("handed", "handed")]);
     for (name, input) in expected {
         let data = data(name).await?;
         for (key, value) in values(input) {
-            let found = data.get(&key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+            let found = data
+                .get(&key)
+                .map(|value| String::from_utf8_lossy(&value.0).into_owned());
             ensure!(found.as_deref() == value.as_str(), "{key} of {name} is {found:?}");
         }
     }
     let of_chart = data("of-chart").await?;
-    ensure!(of_chart.get("password").is_some_and(|value| value.0 == canary("own", 1).as_bytes()));
+    ensure!(
+        of_chart
+            .get("password")
+            .is_some_and(|value| value.0 == canary("own", 1).as_bytes())
+    );
     let of_plugin = data("of-plugin").await?;
     let all = String::from_utf8_lossy(&of_plugin.get("all").context("what the plugin got")?.0).into_owned();
-    ensure!(values("plugin").values().all(|value| all.contains(value.as_str().unwrap_or("nothing"))), "{all}");
+    ensure!(
+        values("plugin")
+            .values()
+            .all(|value| all.contains(value.as_str().unwrap_or("nothing"))),
+        "{all}"
+    );
     Ok(())
 }
 
@@ -195,12 +258,25 @@ pub async fn check_arrived(there: &Api<Secret>) -> Result<()> {
 pub async fn stamp(fleet: &Fleet) -> Result<()> {
     let mut template = stated();
     let more = json!({"targetNamespace": fleet.namespace("stamped"), "sourceRef": {"name": "infra"}, "path": "app"});
-    template.as_object_mut().context("a spec")?.extend(more.as_object().context("a spec")?.clone());
+    template
+        .as_object_mut()
+        .context("a spec")?
+        .extend(more.as_object().context("a spec")?.clone());
     let spec = serde_json::from_value(json!({"clusterSelector": {}, "template": {"spec": template}}))?;
-    fleet.api::<ServiceSet>().create(&PostParams::default(), &ServiceSet::new("stamped", spec)).await?;
-    let is_assigned =
-        |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some());
-    fleet.until_service("stamped-east", "be assigned", is_assigned).await.map(drop)
+    fleet
+        .api::<ServiceSet>()
+        .create(&PostParams::default(), &ServiceSet::new("stamped", spec))
+        .await?;
+    let is_assigned = |service: &ServiceDeployment| {
+        service
+            .status
+            .as_ref()
+            .is_some_and(|status| status.assigned_revision.is_some())
+    };
+    fleet
+        .until_service("stamped-east", "be assigned", is_assigned)
+        .await
+        .map(drop)
 }
 
 /// Services that fail while they have a value. They report the failure without the value.
@@ -218,7 +294,9 @@ pub async fn check_errors(fleet: &Fleet, marks: &Marks) -> Result<()> {
         if renderers.is_array() {
             stated["renderers"] = renderers.clone();
         }
-        fleet.deploy_with(&format!("bad-{name}"), "east", "infra", &format!("bad/{name}"), stated).await?;
+        fleet
+            .deploy_with(&format!("bad-{name}"), "east", "infra", &format!("bad/{name}"), stated)
+            .await?;
     }
     for (name, _) in &bad {
         let name = format!("bad-{name}");
@@ -230,7 +308,10 @@ pub async fn check_errors(fleet: &Fleet, marks: &Marks) -> Result<()> {
         let status = service.status.clone().unwrap_or_default();
         ensure!(condition(&status.conditions, "Ready") == Some("False"), "{status:?}");
         marks.check(&name, &serde_json::to_string(&service)?)?;
-        marks.check(&format!("objects of {name}"), &serde_json::to_string(&fleet.objects(&name).await?)?)?;
+        marks.check(
+            &format!("objects of {name}"),
+            &serde_json::to_string(&fleet.objects(&name).await?)?,
+        )?;
     }
     Ok(())
 }
@@ -240,17 +321,29 @@ pub async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
     let commit = infra.branch("main").context("a commit")?;
     let url = fleet.git.url("infra");
     let before = "1".repeat(commit.len());
-    let push = Push { url: &url, branch: "main", before: &before, after: &commit, size: 100 };
+    let push = Push {
+        url: &url,
+        branch: "main",
+        before: &before,
+        after: &commit,
+        size: 100,
+    };
     let receivers: Api<Receiver> = fleet.api();
     for (n, host) in Host::ALL.into_iter().enumerate() {
         let name = host.receiver_type().as_str();
         let secret = json!({"metadata": {"name": name}, "stringData": {"token": canary("token", n)}});
         create_secret(&fleet.client, ADMIN_NAMESPACE, secret).await?;
         let spec = json!({"type": host.receiver_type(), "resources": [{"name": "infra"}], "secretRef": {"name": name}});
-        receivers.create(&PostParams::default(), &Receiver::new(name, serde_json::from_value(spec)?)).await?;
+        receivers
+            .create(
+                &PostParams::default(),
+                &Receiver::new(name, serde_json::from_value(spec)?),
+            )
+            .await?;
         let served = format!("receiver {name} to be served");
-        let path =
-            fleet.until(&served, || async { Ok(receivers.get(name).await?.status.unwrap_or_default().webhook_path) });
+        let path = fleet.until(&served, || async {
+            Ok(receivers.get(name).await?.status.unwrap_or_default().webhook_path)
+        });
         let path = path.await?;
         for (token, expected) in [(canary("token", n), 202), (canary("token", n + 1), 403)] {
             let request = Sender::new(host, &token).push(&path, push);
@@ -265,20 +358,32 @@ pub async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
 pub fn check_plan(fleet: &Fleet, marks: &Marks, files: &[(String, String)]) -> Result<()> {
     let local = tempfile::tempdir()?;
     for (path, text) in files {
-        let Some(path) = path.strip_prefix("app/") else { continue };
+        let Some(path) = path.strip_prefix("app/") else {
+            continue;
+        };
         let path = local.path().join(path);
         fs::create_dir_all(path.parent().context("a folder")?)?;
         let is_template = path.extension().is_some_and(|ending| ending == "liquid");
-        let swapped = text.replace("configuration.own0", "configuration.own7").replace("own1 ", "own8 ");
+        let swapped = text
+            .replace("configuration.own0", "configuration.own7")
+            .replace("own1 ", "own8 ");
         fs::write(path, if is_template { &swapped } else { text })?;
     }
     let folder = local.path().to_str().context("a path")?;
     for more in [&[][..], &["-o", "json"], &["-o", "wide"]] {
-        let ran = fleet.cli().run(&[&["plan", "app", "--local", folder][..], more].concat())?;
+        let ran = fleet
+            .cli()
+            .run(&[&["plan", "app", "--local", folder][..], more].concat())?;
         marks.check("a plan", &format!("{}\n{}", ran.stdout, ran.stderr))?;
     }
-    let told = fleet.cli().expect(1, &["plan", "app", "-o", "json", "--local", folder])?.stdout;
-    ensure!(told.contains("hmac:") && told.contains("of-chart") && told.contains("\"told\""), "{told}");
+    let told = fleet
+        .cli()
+        .expect(1, &["plan", "app", "-o", "json", "--local", folder])?
+        .stdout;
+    ensure!(
+        told.contains("hmac:") && told.contains("of-chart") && told.contains("\"told\""),
+        "{told}"
+    );
     Ok(())
 }
 
@@ -287,12 +392,27 @@ pub fn check_explained(fleet: &Fleet) -> Result<()> {
     let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
     let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;
     let secret = answer.values.iter().filter(|value| value.secret);
-    let picked = ["own", "files", "environment", "program", "cluster", "plugin", "shared", "context"];
+    let picked = [
+        "own",
+        "files",
+        "environment",
+        "program",
+        "cluster",
+        "plugin",
+        "shared",
+        "context",
+    ];
     // And the only name that is nested.
     let expected = picked.iter().map(|input| count(input)).sum::<usize>() + 1;
-    ensure!(secret.clone().count() == expected && secret.clone().all(|value| value.value.is_none()), "{answer:#?}");
+    ensure!(
+        secret.clone().count() == expected && secret.clone().all(|value| value.value.is_none()),
+        "{answer:#?}"
+    );
     let host = answer.values.iter().find(|value| value.name == "configuration.host");
-    ensure!(host.and_then(|host| host.value.clone()) == Some(json!("web.example.com")), "{host:?}");
+    ensure!(
+        host.and_then(|host| host.value.clone()) == Some(json!("web.example.com")),
+        "{host:?}"
+    );
     Ok(())
 }
 
@@ -306,15 +426,28 @@ pub async fn break_rest(fleet: &Fleet, marks: &Marks, places: &Places) -> Result
     let mut pick = stated();
     pick["parameters"][1]["keys"] = json!(["own0", "own1"]);
     let pick = json!({"spec": {"parameters": pick["parameters"]}});
-    fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &Patch::Merge(pick)).await?;
-    secrets.patch("own", &PatchParams::default(), &Patch::Json::<()>(serde_json::from_value(drop_key)?)).await?;
-    fleet.until_condition("app", "Ready", "False", "Secret own has no key own1").await?;
+    fleet
+        .api::<ServiceDeployment>()
+        .patch("app", &PatchParams::default(), &Patch::Merge(pick))
+        .await?;
+    secrets
+        .patch(
+            "own",
+            &PatchParams::default(),
+            &Patch::Json::<()>(serde_json::from_value(drop_key)?),
+        )
+        .await?;
+    fleet
+        .until_condition("app", "Ready", "False", "Secret own has no key own1")
+        .await?;
     let twice = json!({"spec": {
         "configuration": {"shared0": canary("shared", 0)}, "secretRefs": [{"name": "shared", "keys": ["shared0"]}],
     }});
     let contexts: Api<ServiceContext> = fleet.api();
-    let refused =
-        contexts.patch("hidden", &PatchParams::default(), &Patch::Merge(twice)).await.expect_err("stated twice");
+    let refused = contexts
+        .patch("hidden", &PatchParams::default(), &Patch::Merge(twice))
+        .await
+        .expect_err("stated twice");
     marks.check("a refusal", &refused.to_string())?;
     ensure!(refused.to_string().contains("shared0 is stated twice"), "{refused}");
     Ok(())
@@ -323,7 +456,10 @@ pub async fn break_rest(fleet: &Fleet, marks: &Marks, places: &Places) -> Result
 /// Checks that rendered output is on no disk. It would be compressed, so a search would not find it.
 pub fn check_renders(fleet: &Fleet) -> Result<()> {
     let state = fleet.state_dir("east");
-    ensure!(state.join("rendered").is_dir() && state.join("work").is_dir(), "the agent keeps renders elsewhere");
+    ensure!(
+        state.join("rendered").is_dir() && state.join("work").is_dir(),
+        "the agent keeps renders elsewhere"
+    );
     let kept = fs::read_dir(state.join("rendered"))?.count();
     ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
     Ok(())

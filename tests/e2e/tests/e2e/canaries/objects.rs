@@ -16,7 +16,9 @@ use super::canary::Marks;
 
 fn path(kind: &str) -> String {
     let word = kind.to_lowercase();
-    let plural = word.strip_suffix('y').map_or(format!("{word}s"), |stem| format!("{stem}ies"));
+    let plural = word
+        .strip_suffix('y')
+        .map_or(format!("{word}s"), |stem| format!("{stem}ies"));
     format!("/apis/{GROUP}/{VERSION}/namespaces/{ADMIN_NAMESPACE}/{plural}")
 }
 
@@ -24,12 +26,18 @@ pub async fn create(fleet: &Fleet, kind: &str, name: &str, spec: Value) -> Resul
     let metadata = json!({"name": name});
     let object = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "metadata": metadata, "spec": spec});
     let request = Request::post(path(kind)).header(header::CONTENT_TYPE, "application/json");
-    let made: Result<Value, _> = fleet.client.request(request.body(object.to_string().into_bytes())?).await;
+    let made: Result<Value, _> = fleet
+        .client
+        .request(request.body(object.to_string().into_bytes())?)
+        .await;
     made.map(drop).with_context(|| format!("make {kind} {name}"))
 }
 
 pub async fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
-    let found = fleet.client.request(Request::get(format!("{}/{name}", path(kind))).body(Vec::new())?).await;
+    let found = fleet
+        .client
+        .request(Request::get(format!("{}/{name}", path(kind))).body(Vec::new())?)
+        .await;
     found.with_context(|| format!("get {kind} {name}"))
 }
 
@@ -38,7 +46,10 @@ pub async fn reconcile(fleet: &Fleet, kind: &str, name: &str) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
     let request = Request::patch(format!("{}/{name}", path(kind)));
     let request = request.header(header::CONTENT_TYPE, "application/merge-patch+json");
-    let made: Result<Value, _> = fleet.client.request(request.body(patch.to_string().into_bytes())?).await;
+    let made: Result<Value, _> = fleet
+        .client
+        .request(request.body(patch.to_string().into_bytes())?)
+        .await;
     made.map(drop).with_context(|| format!("ask for {kind} {name}"))
 }
 
@@ -67,21 +78,34 @@ fn state(condition: &Value) -> String {
 
 pub async fn create_secret(client: &Client, namespace: &str, object: Value) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    secrets.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+    secrets
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?;
     Ok(())
 }
 
 /// A Secret of the hub with these texts.
 pub async fn put_secret(fleet: &Fleet, name: &str, texts: &Value) -> Result<()> {
-    create_secret(&fleet.client, ADMIN_NAMESPACE, json!({"metadata": {"name": name}, "stringData": texts})).await
+    create_secret(
+        &fleet.client,
+        ADMIN_NAMESPACE,
+        json!({"metadata": {"name": name}, "stringData": texts}),
+    )
+    .await
 }
 
 /// Replaces its texts.
 pub async fn change_secret(fleet: &Fleet, name: &str, texts: &Value) -> Result<()> {
     let texts = texts.as_object().context("texts by their keys")?;
     let encode = |text: &Value| STANDARD.encode(text.as_str().unwrap_or_default());
-    let data: Map<String, Value> = texts.iter().map(|(key, text)| (key.clone(), encode(text).into())).collect();
+    let data: Map<String, Value> = texts
+        .iter()
+        .map(|(key, text)| (key.clone(), encode(text).into()))
+        .collect();
     let patch = Patch::Merge(json!({"data": data}));
-    fleet.api::<Secret>().patch(name, &PatchParams::default(), &patch).await?;
+    fleet
+        .api::<Secret>()
+        .patch(name, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }

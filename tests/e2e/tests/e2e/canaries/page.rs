@@ -16,7 +16,10 @@ pub type View<'a> = (String, &'a str);
 
 /// Opens these views in a real browser, as the administrator.
 pub fn check_page(fleet: &Fleet, marks: &Marks, views: &[View<'_>]) -> Result<()> {
-    let views: Vec<Value> = views.iter().map(|(address, shows)| json!({"address": address, "shows": shows})).collect();
+    let views: Vec<Value> = views
+        .iter()
+        .map(|(address, shows)| json!({"address": address, "shows": shows}))
+        .collect();
     let asked = json!({"url": fleet.hub.url(), "token": fleet.hub.token()?, "views": views});
     let shown = open(&asked)?;
     let shown = shown.as_array().context("a list")?;
@@ -30,8 +33,14 @@ pub fn check_page(fleet: &Fleet, marks: &Marks, views: &[View<'_>]) -> Result<()
 
 fn open(asked: &Value) -> Result<Value> {
     let web = repository_root()?.join("web");
-    for (made, by) in [("node_modules/playwright-core", "npm ci"), ("dist/index.html", "npm run build")] {
-        ensure!(web.join(made).exists(), "web/{made} is missing: run `{by}` in web, then build the hub again");
+    for (made, by) in [
+        ("node_modules/playwright-core", "npm ci"),
+        ("dist/index.html", "npm run build"),
+    ] {
+        ensure!(
+            web.join(made).exists(),
+            "web/{made} is missing: run `{by}` in web, then build the hub again"
+        );
     }
     let home = tempfile::tempdir()?;
     let mut command = bare_command("node");
@@ -40,9 +49,21 @@ fn open(asked: &Value) -> Result<Value> {
         Some(program) => drop(command.env(CHROMIUM, program)),
         None => packages::require(&[packages::CHROMIUM])?,
     }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    child.stdin.take().context("no pipe")?.write_all(asked.to_string().as_bytes())?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .context("no pipe")?
+        .write_all(asked.to_string().as_bytes())?;
     let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "node e2e/show.mjs: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "node e2e/show.mjs: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).context("read what the page shows")
 }

@@ -45,7 +45,9 @@ async fn paths(fleet: &Fleet) -> Result<Vec<String>> {
     let mut paths = vec!["/metrics".to_owned()];
     for kind in KINDS {
         paths.push(format!("{group}/{kind}?limit=500"));
-        paths.push(format!("{group}/{kind}?watch=true&resourceVersion=0&timeoutSeconds=1&allowWatchBookmarks=true"));
+        paths.push(format!(
+            "{group}/{kind}?watch=true&resourceVersion=0&timeoutSeconds=1&allowWatchBookmarks=true"
+        ));
     }
     let own = format!("{group}/namespaces/{ADMIN_NAMESPACE}");
     for name in names(fleet, "servicedeployments").await? {
@@ -66,7 +68,10 @@ pub async fn names(fleet: &Fleet, kind: &str) -> Result<Vec<String>> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{ADMIN_NAMESPACE}/{kind}");
     let list: Value = fleet.client.request(Request::get(path).body(Vec::new())?).await?;
     let items = list["items"].as_array().context("a list")?;
-    Ok(items.iter().filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
+    Ok(items
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned))
+        .collect())
 }
 
 /// Checks that a user who may read these Secrets of the hub finds the values there. Otherwise it would prove nothing
@@ -75,7 +80,10 @@ pub async fn check_found(fleet: &Fleet, marks: &Marks, secrets: &str) -> Result<
     let all: Api<Secret> = fleet.api();
     for name in secrets.split(' ') {
         let secret = serde_json::to_string(&all.get(name).await?)?;
-        ensure!(marks.find(secret.as_bytes()).is_some(), "nothing is found in Secret {name}");
+        ensure!(
+            marks.find(secret.as_bytes()).is_some(),
+            "nothing is found in Secret {name}"
+        );
     }
     Ok(())
 }
@@ -87,12 +95,19 @@ pub async fn check_answers(fleet: &Fleet, marks: &Marks, agent: &str, collector:
         let said = answer.into_body().collect().await?.to_bytes();
         marks.check(&path, &String::from_utf8_lossy(&said))
     };
-    stream::iter(paths(fleet).await?).map(ask).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    stream::iter(paths(fleet).await?)
+        .map(ask)
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await?;
     let own = prometheus::get(&format!("http://{agent}/metrics")).await?;
     ensure!(own.contains("farwater_agent_"), "{own}");
     marks.check("the agent's metrics", &own)?;
     let events: Api<Event> = fleet.api();
-    marks.check("events", &serde_json::to_string(&events.list(&ListParams::default()).await?.items)?)?;
+    marks.check(
+        "events",
+        &serde_json::to_string(&events.list(&ListParams::default()).await?.items)?,
+    )?;
     let told = collector.told();
     let has_log = |of: &str| told.logs.iter().any(|(service, _)| service == of);
     ensure!(has_log("farwater-hub") && has_log("farwater-agent") && !told.spans.is_empty());
@@ -114,7 +129,11 @@ pub async fn check_command_line(fleet: &Fleet, marks: &Marks, more: &[&[&str]]) 
     add(&["tree"]);
     add(&["doctor"]);
     for name in names(fleet, "servicedeployments").await? {
-        for line in [&["why", &name][..], &["why", &name, "-o", "json"], &["objects", &name, "-o", "json"]] {
+        for line in [
+            &["why", &name][..],
+            &["why", &name, "-o", "json"],
+            &["objects", &name, "-o", "json"],
+        ] {
             add(line);
         }
     }
@@ -157,26 +176,42 @@ pub async fn check_kept(fleet: &Fleet, marks: &Marks, client: Client, meant: &[&
     ensure!(found.is_empty(), "in the clear: {found:?}");
     for log in ["hub.log", "agent-east.log"] {
         let is_loud = |bytes: &[u8]| bytes.windows(5).any(|window| window == b"DEBUG");
-        ensure!(files_that(all, &is_loud)?.iter().any(|found| found.ends_with(log)), "{log} was not searched");
+        ensure!(
+            files_that(all, &is_loud)?.iter().any(|found| found.ends_with(log)),
+            "{log} was not searched"
+        );
     }
 
     let own: Api<Secret> = Api::namespaced(client.clone(), "farwater-system");
     let kept = own.list(&ListParams::default()).await?.items;
     let of_parameters = |name: &str| name.starts_with("farwater-parameters-");
-    ensure!(kept.iter().any(|secret| secret.metadata.name.as_deref().is_some_and(of_parameters)));
+    ensure!(
+        kept.iter()
+            .any(|secret| secret.metadata.name.as_deref().is_some_and(of_parameters))
+    );
     for secret in kept {
         for value in secret.data.into_iter().flatten().map(|(_, value)| value.0) {
             marks.check(&format!("{:?}", secret.metadata.name), &String::from_utf8_lossy(&value))?;
         }
     }
-    for kind in ["api/v1/events", "api/v1/namespaces", "apis/coordination.k8s.io/v1/leases"] {
-        let all = client.request_text(Request::get(format!("/{kind}")).body(Vec::new())?).await?;
+    for kind in [
+        "api/v1/events",
+        "api/v1/namespaces",
+        "apis/coordination.k8s.io/v1/leases",
+    ] {
+        let all = client
+            .request_text(Request::get(format!("/{kind}")).body(Vec::new())?)
+            .await?;
         marks.check(kind, &all)?;
     }
     let maps: Api<ConfigMap> = Api::all(client);
     let mut shown = BTreeSet::new();
     for map in maps.list(&ListParams::default()).await?.items {
-        let is_ours = map.metadata.namespace.as_deref().is_some_and(|place| place.starts_with(&fleet.unique));
+        let is_ours = map
+            .metadata
+            .namespace
+            .as_deref()
+            .is_some_and(|place| place.starts_with(&fleet.unique));
         if is_ours && marks.check("the cluster", &serde_json::to_string(&map)?).is_err() {
             shown.extend(map.metadata.name);
         }

@@ -65,7 +65,10 @@ struct Login {
 }
 
 fn basic(password: &str) -> Auth {
-    Auth::Basic { username: USER.to_owned(), password: password.to_owned() }
+    Auth::Basic {
+        username: USER.to_owned(),
+        password: password.to_owned(),
+    }
 }
 
 fn login(password: &str) -> Value {
@@ -73,12 +76,17 @@ fn login(password: &str) -> Value {
 }
 
 fn app_login(token: &str) -> Auth {
-    Auth::Basic { username: "x-access-token".to_owned(), password: token.to_owned() }
+    Auth::Basic {
+        username: "x-access-token".to_owned(),
+        password: token.to_owned(),
+    }
 }
 
 async fn start_registry(marks: &mut Marks) -> Result<Registry> {
     let registry = Registry::start(SignIn::Token).await?;
-    registry.push_files("apps", "latest", &[("a.yaml", &config_map("a", "artifact"))]).await?;
+    registry
+        .push_files("apps", "latest", &[("a.yaml", &config_map("a", "artifact"))])
+        .await?;
     marks.add(LOGIN.1);
     // Prefix of its tokens.
     let token = registry.token("apps")?.context("it has a token service")?;
@@ -89,7 +97,10 @@ async fn start_registry(marks: &mut Marks) -> Result<Registry> {
 impl Charts {
     async fn start(marks: &mut Marks, folder: PathBuf) -> Result<Self> {
         let authority = Authority::new("authority of a repository of charts")?;
-        let (server, client) = (authority.issue(&["127.0.0.1"], 24)?, authority.issue(&["hub.test"], 24)?);
+        let (server, client) = (
+            authority.issue(&["127.0.0.1"], 24)?,
+            authority.issue(&["hub.test"], 24)?,
+        );
         marks.add_key(&client.key);
         let helm = Helm::new(&Tools::find_renderers()?)?;
         helm.package(&borrowed(&chart("web", "1.0.0")), &folder)?;
@@ -116,17 +127,39 @@ impl Sources {
         marks.add_key(app.key());
         (1..=2).for_each(|n| marks.add(&AppApi::token(n)));
         let credentials = Some((USER.to_owned(), right("proxy")));
-        let squid = Squid::start(&Options { credentials, ..Options::default() }).await?;
-        let (of_app, said, files) =
-            (GitServer::start().await?, GitServer::start_tls().await?, GitServer::start().await?);
+        let squid = Squid::start(&Options {
+            credentials,
+            ..Options::default()
+        })
+        .await?;
+        let (of_app, said, files) = (
+            GitServer::start().await?,
+            GitServer::start_tls().await?,
+            GitServer::start().await?,
+        );
         for (server, auth) in [(&of_app, app_login(&AppApi::token(1))), (&said, basic(&right("said")))] {
-            server.create("infra")?.commit("main", &[(FILE, &config_map("a", "one"))])?;
+            server
+                .create("infra")?
+                .commit("main", &[(FILE, &config_map("a", "one"))])?;
             server.set_auth(auth);
         }
         let (large, over_ssh) = (files.create("large")?, ssh.create("infra")?);
         let registry = start_registry(marks).await?;
         let charts = Charts::start(marks, folder.path().join("charts")).await?;
-        let all = Self { folder, ssh, keys, over_ssh, app, of_app, squid, registry, charts, said, files, large };
+        let all = Self {
+            folder,
+            ssh,
+            keys,
+            over_ssh,
+            app,
+            of_app,
+            squid,
+            registry,
+            charts,
+            said,
+            files,
+            large,
+        };
         all.put_files()?;
         all.say(&wrong("said"))?;
         Ok(all)
@@ -144,7 +177,8 @@ impl Sources {
         }
         let header = json!({"authorization": format!("RemoteAuth {}", canary("lfs", 2))});
         let place = format!("{}/info/lfs", self.files.url("large"));
-        self.ssh.set_lfs_answer(&json!({"href": place, "header": header}).to_string())
+        self.ssh
+            .set_lfs_answer(&json!({"href": place, "header": header}).to_string())
     }
 
     /// The rule for the source whose credentials a program prints.
@@ -199,7 +233,10 @@ impl Sources {
             kind: "GitRepository",
             name: "app",
             spec: json!({"url": self.of_app.url("infra"), "secretRef": references, "proxySecretRef": {"name": "proxy"}}),
-            secrets: vec![("app", app.clone(), app), ("proxy", proxy(&wrong("proxy")), proxy(&right("proxy")))],
+            secrets: vec![
+                ("app", app.clone(), app),
+                ("proxy", proxy(&wrong("proxy")), proxy(&right("proxy"))),
+            ],
             refused: "ProxyRefused",
         }
     }
@@ -254,18 +291,37 @@ impl Sources {
             self.of_registry(),
             self.of_charts(),
         ];
-        for Login { kind, name, spec, secrets, .. } in &logins {
+        for Login {
+            kind,
+            name,
+            spec,
+            secrets,
+            ..
+        } in &logins
+        {
             for (secret, wrong, _) in secrets {
                 put_secret(fleet, secret, wrong).await?;
             }
             create(fleet, kind, name, spec.clone()).await?;
         }
-        create(fleet, "GitRepository", "large", json!({"url": self.files.url("large"), "lfs": true})).await?;
-        for Login { kind, name, refused, .. } in &logins {
+        create(
+            fleet,
+            "GitRepository",
+            "large",
+            json!({"url": self.files.url("large"), "lfs": true}),
+        )
+        .await?;
+        for Login {
+            kind, name, refused, ..
+        } in &logins
+        {
             until(fleet, marks, kind, name, &format!("False/{refused}")).await?;
         }
         self.say(&right("said"))?;
-        for Login { kind, name, secrets, .. } in &logins {
+        for Login {
+            kind, name, secrets, ..
+        } in &logins
+        {
             for (secret, _, right) in secrets {
                 change_secret(fleet, secret, right).await?;
             }
@@ -283,12 +339,17 @@ impl Sources {
         let apps = ("apps", "", json!({"kind": "OCIRepository", "name": "apps"}));
         let of_git = ["ssh", "app", "said", "large"].map(git);
         for (name, path, source) in of_git.into_iter().chain([apps]) {
-            fleet.deploy_with(&format!("of-{name}"), "east", name, path, json!({"sourceRef": source})).await?;
+            fleet
+                .deploy_with(&format!("of-{name}"), "east", name, path, json!({"sourceRef": source}))
+                .await?;
         }
         let chart = json!({"sourceRef": {"kind": "HelmRepository", "name": "charts"}, "chart": {"name": "web"}});
         fleet.deploy_with("of-charts", "east", "charts", "", chart).await?;
         let is_ready = |service: &ServiceDeployment| {
-            service.status.as_ref().is_some_and(|status| condition(&status.conditions, "Ready") == Some("True"))
+            service
+                .status
+                .as_ref()
+                .is_some_and(|status| condition(&status.conditions, "Ready") == Some("True"))
         };
         for name in ["ssh", "app", "said", "large", "apps", "charts"] {
             fleet.until_service(&format!("of-{name}"), "be ready", is_ready).await?;
@@ -301,9 +362,16 @@ impl Sources {
         let seen = self.files.lfs(|lfs| std::mem::take(&mut lfs.downloads));
         let has_token =
             |headers: &http::HeaderMap| headers.get("x-token").is_some_and(|value| *value == *canary("lfs", 0));
-        ensure!(seen.len() >= 2 && seen.iter().all(|(_, headers)| has_token(headers)), "{seen:?}");
+        ensure!(
+            seen.len() >= 2 && seen.iter().all(|(_, headers)| has_token(headers)),
+            "{seen:?}"
+        );
         let sent = format!("RemoteAuth {}", canary("lfs", 2));
-        ensure!(self.files.authorizations().contains(&sent), "{:?}", self.files.authorizations());
+        ensure!(
+            self.files.authorizations().contains(&sent),
+            "{:?}",
+            self.files.authorizations()
+        );
         let is_certified = |seen: &Seen| seen.is_certified && seen.status == 200;
         ensure!(self.charts.origin.seen().iter().any(is_certified));
         Ok(())
@@ -344,13 +412,18 @@ impl Sources {
         until(fleet, marks, "GitRepository", "app", "True/Fetched").await?;
         ensure!(self.app.given() == 2, "{:?}", self.app.refused());
         let sent = self.of_app.authorizations();
-        ensure!(sent.len() == 2 && sent.iter().all(|sent| marks.find(sent.as_bytes()).is_some()), "{sent:?}");
+        ensure!(
+            sent.len() == 2 && sent.iter().all(|sent| marks.find(sent.as_bytes()).is_some()),
+            "{sent:?}"
+        );
         Ok(())
     }
 
     async fn lack_files(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         let fails = async |name: &str, why: &str| {
-            fleet.annotate(name, REQUESTED_AT, &jiff::Timestamp::now().to_string()).await?;
+            fleet
+                .annotate(name, REQUESTED_AT, &jiff::Timestamp::now().to_string())
+                .await?;
             let service = fleet.until_condition(name, "Ready", "False", why).await?;
             marks.check(name, &serde_json::to_string(&service)?)
         };
@@ -365,7 +438,8 @@ impl Sources {
         self.over_ssh.change("main", &[(FILE, Some(&unknown))])?;
         reconcile(fleet, "GitRepository", "ssh").await?;
         fails("of-ssh", "no such object").await?;
-        self.ssh.set_lfs_answer(&json!({"header": {"authorization": canary("lfs", 3)}}).to_string())?;
+        self.ssh
+            .set_lfs_answer(&json!({"header": {"authorization": canary("lfs", 3)}}).to_string())?;
         fails("of-ssh", "git-lfs-authenticate").await?;
         Ok(())
     }

@@ -44,7 +44,9 @@ impl Tells {
         for kind in HOSTS {
             hosts.push(CodeHost::start(kind).await?);
         }
-        [chat::TOKEN, smtp::PASSWORD, code_host::TOKEN].into_iter().for_each(|token| marks.add(token));
+        [chat::TOKEN, smtp::PASSWORD, code_host::TOKEN]
+            .into_iter()
+            .for_each(|token| marks.add(token));
         for (address, separator) in [(chat.hook(), '/'), (chat.flow(), '=')] {
             let (_, secret) = address.rsplit_once(separator).context("an address that is a secret")?;
             marks.add(secret);
@@ -122,7 +124,14 @@ impl Tells {
     /// Checks that all receivers get messages about all sets and services, once their Secrets are right.
     pub async fn sign_in(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         put_secret(fleet, "mail-authority", &json!({"ca.crt": self.mail.authority()})).await?;
-        for Provider { name, mut spec, wrong, right, secret } in self.providers() {
+        for Provider {
+            name,
+            mut spec,
+            wrong,
+            right,
+            secret,
+        } in self.providers()
+        {
             put_secret(fleet, name, &wrong).await?;
             spec["secretRef"] = json!({"name": name});
             create(fleet, "NotificationProvider", name, spec).await?;
@@ -142,11 +151,16 @@ impl Tells {
 
     /// Makes all receivers refuse messages, with this text.
     fn set_fault(&self, words: Option<&str>) {
-        let said = words.map(|words| Said { status: 500, body: format!("not with {words}"), headers: Vec::new() });
+        let said = words.map(|words| Said {
+            status: 500,
+            body: format!("not with {words}"),
+            headers: Vec::new(),
+        });
         self.hook.set_fault(said.clone());
         self.chat.set_fault(said.clone());
         self.hosts.iter().for_each(|host| host.set_fault(said.clone()));
-        self.mail.set_fault(words.map(|words| format!("451 not with {words}")).as_deref());
+        self.mail
+            .set_fault(words.map(|words| format!("451 not with {words}")).as_deref());
     }
 
     /// Adds this commit to the hosts.
@@ -161,15 +175,24 @@ impl Tells {
         fleet
             .until("all to be told", || async {
                 let chats = [self.chat.posted(), self.chat.hooked(), self.chat.cards()];
-                let is_told = chats.iter().all(|all| all.iter().any(|message| is_of_set(&message.text)))
+                let is_told = chats
+                    .iter()
+                    .all(|all| all.iter().any(|message| is_of_set(&message.text)))
                     && self.hook.taken().iter().any(|body| body["type"] == "rollout")
-                    && self.mail.mails().iter().any(|mail| mail.header("Subject").is_some_and(is_of_set))
+                    && self
+                        .mail
+                        .mails()
+                        .iter()
+                        .any(|mail| mail.header("Subject").is_some_and(is_of_set))
                     && self.hosts.iter().all(|host| host.status(commit, &context).is_some());
                 Ok(is_told.then_some(()))
             })
             .await?;
         let taken = serde_json::to_string(&self.hook.taken())?;
-        marks.check("messages", &format!("{taken} {:?} {:?}", self.chat.posted(), self.mail.mails()))?;
+        marks.check(
+            "messages",
+            &format!("{taken} {:?} {:?}", self.chat.posted(), self.mail.mails()),
+        )?;
         let statuses: Vec<_> = self.hosts.iter().map(CodeHost::taken).collect();
         marks.check("statuses of commits", &format!("{statuses:?}"))
     }

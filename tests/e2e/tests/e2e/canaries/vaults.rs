@@ -27,24 +27,42 @@ fn token(text: &str) -> String {
 impl Vaults {
     pub async fn start(marks: &mut Marks) -> Result<Self> {
         let vault = Vault::start().await?;
-        vault.put("sys/mounts/kv", &json!({"type": "kv", "options": {"version": "2"}})).await?;
+        vault
+            .put("sys/mounts/kv", &json!({"type": "kv", "options": {"version": "2"}}))
+            .await?;
         let policy = "path \"kv/data/*\" { capabilities = [\"read\"] }";
         vault.put("sys/policies/acl/reader", &json!({"policy": policy})).await?;
         for input in ["vault", "role"] {
-            vault.put(&format!("kv/data/team/{input}"), &json!({"data": values(input)})).await?;
+            vault
+                .put(&format!("kv/data/team/{input}"), &json!({"data": values(input)}))
+                .await?;
         }
         let chosen = json!({"id": token(&right("vault-token")), "policies": ["reader"], "period": "1h"});
         vault.put("auth/token/create", &chosen).await?;
         vault.put("sys/auth/approle", &json!({"type": "approle"})).await?;
-        vault.put("auth/approle/role/hub", &json!({"token_policies": ["reader"], "token_ttl": "1h"})).await?;
-        vault.put("auth/approle/role/hub/custom-secret-id", &json!({"secret_id": right("secret-id")})).await?;
+        vault
+            .put(
+                "auth/approle/role/hub",
+                &json!({"token_policies": ["reader"], "token_ttl": "1h"}),
+            )
+            .await?;
+        vault
+            .put(
+                "auth/approle/role/hub/custom-secret-id",
+                &json!({"secret_id": right("secret-id")}),
+            )
+            .await?;
         let role = vault.get("auth/approle/role/hub/role-id").await?;
         let role = role["data"]["role_id"].as_str().context("a role has an id")?.to_owned();
         let signed = json!({"role_id": role, "secret_id": right("secret-id")});
         let signed = vault.put("auth/approle/login", &signed).await?;
         let minted = signed["auth"]["client_token"].as_str().context("a token")?;
         marks.add(minted.get(..BEGINNING).context("a token")?);
-        let all = Self { folder: tempfile::tempdir()?, vault, role };
+        let all = Self {
+            folder: tempfile::tempdir()?,
+            vault,
+            role,
+        };
         all.hand(wrong)?;
         Ok(all)
     }
@@ -68,7 +86,10 @@ impl Vaults {
         };
         let backends = [
             of("by-token", json!({"token": {"file": self.path("token")}})),
-            of("by-role", json!({"appRole": {"roleId": self.role, "secretIdFile": self.path("secret-id")}})),
+            of(
+                "by-role",
+                json!({"appRole": {"roleId": self.role, "secretIdFile": self.path("secret-id")}}),
+            ),
         ];
         let path = self.path("backends.yaml");
         fs::write(&path, json!({"refreshSeconds": 10, "backends": backends}).to_string())?;
@@ -85,11 +106,15 @@ impl Vaults {
     /// The credentials are revoked, and then Vault is stopped.
     pub async fn refuse(&mut self, fleet: &Fleet, marks: &Marks, service: &str) -> Result<()> {
         self.hand(wrong)?;
-        self.vault.put("sys/leases/revoke-prefix/auth/approle", &json!({})).await?;
+        self.vault
+            .put("sys/leases/revoke-prefix/auth/approle", &json!({}))
+            .await?;
         let refused = fleet.until_condition(service, "SecretsStale", "True", "Vault").await?;
         marks.check(service, &serde_json::to_string(&refused)?)?;
         self.vault.kill();
-        fleet.until_condition(service, "SecretsStale", "True", "Vault can't be reached").await?;
+        fleet
+            .until_condition(service, "SecretsStale", "True", "Vault can't be reached")
+            .await?;
         Ok(())
     }
 }

@@ -63,7 +63,10 @@ const PING: Duration = Duration::from_millis(200);
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { state: Arc::default(), orders: broadcast::channel(4096).0 }
+        Self {
+            state: Arc::default(),
+            orders: broadcast::channel(4096).0,
+        }
     }
 }
 
@@ -78,7 +81,10 @@ impl Connections {
 
     /// Sets the first message of new connections, and sends it now.
     pub fn welcome(&self, keep_alive_seconds: f64, poll_seconds: f64) {
-        let hint = Hint::Welcome { keep_alive_seconds, poll_seconds };
+        let hint = Hint::Welcome {
+            keep_alive_seconds,
+            poll_seconds,
+        };
         self.state().welcome = Some(hint.clone());
         self.say(&hint);
     }
@@ -97,7 +103,9 @@ impl Connections {
     }
 
     pub fn hint(&self, generation: u64) {
-        self.say(&Hint::Poll { desired: Some(Number { epoch: 1, generation }) });
+        self.say(&Hint::Poll {
+            desired: Some(Number { epoch: 1, generation }),
+        });
     }
 
     pub fn say(&self, hint: &Hint) {
@@ -119,7 +127,9 @@ impl Connections {
     pub(super) fn open(&self, headers: &HeaderMap, upgrade: OnUpgrade) -> Response<Full<Bytes>> {
         let mut state = self.state();
         state.asked += 1;
-        let key = headers.get(header::SEC_WEBSOCKET_KEY).expect("a WebSocket's request has a key");
+        let key = headers
+            .get(header::SEC_WEBSOCKET_KEY)
+            .expect("a WebSocket's request has a key");
         assert_eq!(headers[header::UPGRADE], "websocket");
         match state.behaviour {
             Behaviour::None => return refuse(StatusCode::NOT_FOUND, "PathUnknown", None),
@@ -140,9 +150,15 @@ impl Connections {
         let mut response = Response::new(Full::default());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let accept = derive_accept_key(key.as_bytes());
-        response.headers_mut().insert(header::SEC_WEBSOCKET_ACCEPT, accept.parse().unwrap());
-        response.headers_mut().insert(header::UPGRADE, "websocket".parse().unwrap());
-        response.headers_mut().insert(header::CONNECTION, "upgrade".parse().unwrap());
+        response
+            .headers_mut()
+            .insert(header::SEC_WEBSOCKET_ACCEPT, accept.parse().unwrap());
+        response
+            .headers_mut()
+            .insert(header::UPGRADE, "websocket".parse().unwrap());
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, "upgrade".parse().unwrap());
         response
     }
 }

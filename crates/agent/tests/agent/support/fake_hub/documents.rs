@@ -38,17 +38,28 @@ impl Documents {
     pub fn seal(&self, path: &str, entries: &BTreeMap<String, Entry>, sealing_key: &str) -> Option<SealedSecrets> {
         let [kind, service, mac] = path.split('/').collect::<Vec<_>>().try_into().ok()?;
         let mac: Digest = mac.parse().ok()?;
-        let Action::Apply(deployment) = &entries.get(service)?.action else { return None };
+        let Action::Apply(deployment) = &entries.get(service)?.action else {
+            return None;
+        };
         let (named, info) = match kind {
-            "secrets" => (deployment.secrets, SealedSecrets::info(INSTALLATION, CLUSTER, service, &mac)),
-            "parameters" => {
-                (deployment.parameters, SealedSecrets::info_of_parameters(INSTALLATION, CLUSTER, service, &mac))
-            }
+            "secrets" => (
+                deployment.secrets,
+                SealedSecrets::info(INSTALLATION, CLUSTER, service, &mac),
+            ),
+            "parameters" => (
+                deployment.parameters,
+                SealedSecrets::info_of_parameters(INSTALLATION, CLUSTER, service, &mac),
+            ),
             _ => return None,
         };
         let content = self.0.get(&mac).filter(|_| named == Some(mac))?;
         let key = HpkePublicKey(STANDARD.decode(sealing_key).unwrap());
-        let (encapsulated, ciphertext) = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(&info, &[], content, &key).unwrap();
-        Some(SealedSecrets { encapsulated: STANDARD.encode(encapsulated.0), ciphertext: STANDARD.encode(ciphertext) })
+        let (encapsulated, ciphertext) = DH_KEM_X25519_HKDF_SHA256_AES_256
+            .seal(&info, &[], content, &key)
+            .unwrap();
+        Some(SealedSecrets {
+            encapsulated: STANDARD.encode(encapsulated.0),
+            ciphertext: STANDARD.encode(ciphertext),
+        })
     }
 }
