@@ -43,9 +43,9 @@ pub mod service_context;
 pub mod service_deployment;
 pub mod service_set;
 pub mod service_sources;
-pub mod service_test;
 pub mod source;
 pub mod succession;
+pub mod test_container;
 pub mod trace;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec, AgentPolicyStatus};

@@ -49,8 +49,8 @@ use crate::{
     health_rule::{HealthRuleSpec, HealthRules},
     objects::ServiceReport,
     renderer::{Patch, Renderer},
-    service_test::ServiceTest,
     succession::Position,
+    test_container::ServiceTest,
 };
 
 /// Header of the hub's answers: seconds until the next poll.

@@ -16,7 +16,7 @@ use crate::{
     parameters::Parameter,
     renderer::{Patch, Renderer},
     service_sources::{ChartReference, MountedSource},
-    service_test::ServiceTest,
+    test_container::ServiceTest,
 };
 
 pub use crate::service_sources::{SourceKind, SourceReference};

@@ -1,5 +1,7 @@
 //! History: what a service was assigned, why, and with which result; and which version a rollback returns to.
 
+mod choose;
+
 use std::collections::BTreeMap;
 
 use farwater_api::{
@@ -7,7 +9,7 @@ use farwater_api::{
     history::{Cause, HistoryEntry, VersionResult},
     objects::{Outcome, ServiceReport},
     service_deployment::Pin,
-    service_test::ServiceTest,
+    test_container::ServiceTest,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,11 @@ use crate::{
     conditions::{cut, whole_seconds},
     summary,
 };
+pub use choose::{Refusal, choose};
 
 /// Versions kept of each service: some weeks of a busy one, while a million services add little to a database.
 pub const KEPT: usize = 20;
 const MAX_MESSAGE_BYTES: usize = 256;
-/// A shorter prefix of a commit's id would be a guess.
-const LEAST_COMMIT: usize = 4;
 
 /// A version, with what is needed to assign it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,25 +83,8 @@ impl Version {
     /// The version that follows `last`.
     pub fn new(last: Option<&Self>, candidate: &Candidate, stated: Stated<'_>, now: Timestamp) -> Self {
         let pin = stated.pin.filter(|pin| pin.bundle == candidate.bundle);
-        let cause = match (pin, last) {
-            (Some(_), _) => Cause::Pinned,
-            (None, None) => Cause::Created,
-            (None, Some(last)) if last.told.cause == Cause::Pinned => Cause::Unpinned,
-            (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
-            (None, Some(_)) => Cause::Commit,
-        };
-
-        // A change of the source's address or branch is not a change of the service by a person.
-        let is_restated = last.is_some_and(|last| {
-            let renamed = !last.source_name.is_empty() && last.source_name != stated.source_name;
-            renamed || last.told.path != candidate.path
-        });
-        let by = match cause {
-            Cause::Pinned => stated.pinned_by,
-            Cause::Created | Cause::Unpinned => stated.changed_by,
-            Cause::Spec if is_restated => stated.changed_by,
-            Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
-        };
+        let cause = find_cause(pin, last, candidate);
+        let by = find_author(cause, last, candidate, stated);
 
         let told = HistoryEntry {
             number: last.map_or(1, |last| last.told.number + 1),
@@ -239,6 +223,31 @@ impl Version {
     }
 }
 
+fn find_cause(pin: Option<&Pin>, last: Option<&Version>, candidate: &Candidate) -> Cause {
+    match (pin, last) {
+        (Some(_), _) => Cause::Pinned,
+        (None, None) => Cause::Created,
+        (None, Some(last)) if last.told.cause == Cause::Pinned => Cause::Unpinned,
+        (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
+        (None, Some(_)) => Cause::Commit,
+    }
+}
+
+/// The person that caused a version. None: no person did.
+fn find_author<'a>(cause: Cause, last: Option<&Version>, candidate: &Candidate, stated: Stated<'a>) -> Option<&'a str> {
+    // A change of the source's address or branch is not a change of the service by a person.
+    let is_restated = last.is_some_and(|last| {
+        let renamed = !last.source_name.is_empty() && last.source_name != stated.source_name;
+        renamed || last.told.path != candidate.path
+    });
+    match cause {
+        Cause::Pinned => stated.pinned_by,
+        Cause::Created | Cause::Unpinned => stated.changed_by,
+        Cause::Spec if is_restated => stated.changed_by,
+        Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
+    }
+}
+
 /// None: the report does not show the version's result.
 pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Option<(VersionResult, String)> {
     let counts = summary::count(&report.objects);
@@ -267,74 +276,13 @@ pub fn version_at(history: &[Version], rollout: u64) -> Option<&Version> {
         .find(|version| version.rollout <= rollout && version.told.cause != Cause::Pinned)
 }
 
-/// Why no version can be rolled back to.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("nothing was ever assigned to it")]
-    Empty,
-    #[error("no version before {0} was healthy")]
-    NoneHealthy(u64),
-    #[error("its history has no version {0:?}")]
-    Missing(String),
-    #[error("{text:?} may be {}", numbers.iter().map(|number| format!("version {number}")).collect::<Vec<_>>().join(" or "))]
-    Ambiguous { text: String, numbers: Vec<u64> },
-}
-
-/// The wanted version, from a history with the newest first: by number, digest, revision or a prefix of its commit.
-pub fn choose<'a>(history: &'a [HistoryEntry], wanted: Option<&str>) -> Result<&'a HistoryEntry, Refusal> {
-    let current = history.first().ok_or(Refusal::Empty)?;
-    let Some(wanted) = wanted else {
-        return choose_previous(history, current);
-    };
-    if let Some(found) = history.iter().find(|entry| wanted.parse() == Ok(entry.number)) {
-        return Ok(found);
-    }
-    let mut found: Vec<&HistoryEntry> = history.iter().filter(|entry| is_named(entry, wanted)).collect();
-    // Of versions with the same content only the newest counts.
-    let mut seen = Vec::new();
-    found.retain(|entry| {
-        !seen.contains(&entry.bundle) && {
-            seen.push(entry.bundle);
-            true
-        }
-    });
-    match found.as_slice() {
-        [] => Err(Refusal::Missing(wanted.to_owned())),
-        [one] => Ok(one),
-        several => Err(Refusal::Ambiguous {
-            text: wanted.to_owned(),
-            numbers: several.iter().map(|entry| entry.number).collect(),
-        }),
-    }
-}
-
-fn is_named(entry: &HistoryEntry, wanted: &str) -> bool {
-    let commit = entry.revision.rsplit(':').next().unwrap_or_default();
-    entry.revision == wanted
-        || entry.bundle.to_string() == wanted
-        || (wanted.len() >= LEAST_COMMIT && commit.starts_with(wanted))
-}
-
-/// The newest healthy version with other content before the current one. If the current one was pinned: before its
-/// first appearance.
-fn choose_previous<'a>(history: &'a [HistoryEntry], current: &HistoryEntry) -> Result<&'a HistoryEntry, Refusal> {
-    let same = |entry: &&HistoryEntry| current.cause == Cause::Pinned && entry.bundle == current.bundle;
-    let origin = history.iter().rfind(same).unwrap_or(current);
-    let earlier = history
-        .iter()
-        .filter(|entry| entry.number < origin.number && entry.bundle != current.bundle);
-    let mut healthy = earlier.filter(|entry| entry.result == VersionResult::Healthy);
-    healthy.next().ok_or(Refusal::NoneHealthy(origin.number))
-}
-
 #[cfg(test)]
 mod tests {
     use farwater_api::objects::{Health, ObjectRef, ObjectReport, SyncState};
-    use proptest::prelude::*;
 
     use super::*;
 
-    fn candidate(commit: &str, bundle: &str) -> Candidate {
+    pub(super) fn candidate(commit: &str, bundle: &str) -> Candidate {
         Candidate {
             content_id: Digest::of(bundle),
             bundle: Digest::of(bundle),
@@ -346,7 +294,7 @@ mod tests {
         }
     }
 
-    fn pinned<'a>(pin: &'a Pin, by: &'a str) -> Stated<'a> {
+    pub(super) fn pinned<'a>(pin: &'a Pin, by: &'a str) -> Stated<'a> {
         Stated {
             pin: Some(pin),
             pinned_by: Some(by),
@@ -364,7 +312,7 @@ mod tests {
         }
     }
 
-    fn at(second: i64) -> Timestamp {
+    pub(super) fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -396,27 +344,6 @@ mod tests {
     }
 
     /// A history, newest first, of `(bundle, healthy, pinned)`.
-    fn history(versions: &[(&str, bool, bool)]) -> Vec<HistoryEntry> {
-        let mut all: Vec<Version> = Vec::new();
-        for (i, (bundle, healthy, pinned)) in versions.iter().enumerate() {
-            let candidate = candidate(&format!("abc{i}"), bundle);
-            let pin = Pin {
-                bundle: candidate.bundle,
-                reason: None,
-            };
-            let stated = if *pinned {
-                self::pinned(&pin, "ann")
-            } else {
-                Stated::default()
-            };
-            let mut next = Version::new(all.last(), &candidate, stated, at(100));
-            if *healthy {
-                next.settle(VersionResult::Healthy, "", at(101));
-            }
-            all.push(next);
-        }
-        all.into_iter().rev().map(|version| version.told).collect()
-    }
 
     #[test]
     fn a_version_says_why_it_was_assigned() {
@@ -518,53 +445,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_goes_to_the_last_healthy_version_before() {
-        let check = |versions: &[(&str, bool, bool)], expected: Result<u64, Refusal>| {
-            let history = history(versions);
-            assert_eq!(choose(&history, None).map(|entry| entry.number), expected);
-        };
-        check(&[], Err(Refusal::Empty));
-        check(&[("a", true, false)], Err(Refusal::NoneHealthy(1)));
-        check(&[("a", true, false), ("b", false, false)], Ok(1));
-        check(&[("a", true, false), ("b", false, false), ("c", false, false)], Ok(1));
-        check(&[("a", false, false), ("b", true, false)], Err(Refusal::NoneHealthy(2)));
-        // A second rollback: from where the version first appeared, not from the version that was rolled back.
-        let twice = [
-            ("a", true, false),
-            ("b", true, false),
-            ("c", true, false),
-            ("b", true, true),
-        ];
-        check(&twice, Ok(1));
-        // The same content again is no other version.
-        check(&[("a", true, false), ("b", true, false), ("a", true, false)], Ok(2));
-    }
-
-    #[test]
-    fn versions_are_named_by_number_commit_revision_or_digest() {
-        let history = history(&[("a", true, false), ("b", true, false), ("a", true, true)]);
-        let choose = |text: &str| choose(&history, Some(text)).map(|entry| entry.number);
-        assert_eq!(choose("1"), Ok(1));
-        assert_eq!(choose("abc1"), Ok(2));
-        assert_eq!(choose("main@sha1:abc0"), Ok(1));
-        assert_eq!(choose(&Digest::of("a").to_string()), Ok(3));
-        assert_eq!(choose("9"), Err(Refusal::Missing("9".to_owned())));
-        assert_eq!(choose("abc"), Err(Refusal::Missing("abc".to_owned())));
-        let long = self::history(&[("a", true, false); 12].map(|_| ("x", true, false)));
-        assert_eq!(super::choose(&long, Some("abc1")).map(|entry| entry.number), Ok(12));
-        let two = Refusal::Ambiguous {
-            text: "abc1".to_owned(),
-            numbers: vec![12, 11, 2],
-        };
-        let names: Vec<String> = (0..12).map(|n| n.to_string()).collect();
-        let versions: Vec<_> = names.iter().map(|name| (name.as_str(), true, false)).collect();
-        assert_eq!(
-            super::choose(&self::history(&versions), Some("abc1")).map(|entry| entry.number),
-            Err(two)
-        );
-    }
-
-    #[test]
     fn changed_parameters_are_a_version_and_leave_others_in_the_history() {
         let mac = |text: &str| Some(Digest::of(text));
         let mut first = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
@@ -615,30 +495,5 @@ mod tests {
             ..Version::new(Some(&first), &candidate("1", "a"), pinned(&pin, "ann"), at(8))
         };
         assert!(matches!(pinned.hand(mac("y"), &[], at(9)), Handed::Noted(_)));
-    }
-
-    proptest! {
-        /// For any assignments: a rollback never chooses the current version nor one that was never healthy, and
-        /// repeated rollbacks go further back until none is left.
-        #[test]
-        fn rollbacks_end(courses in prop::collection::vec((0..4u8, any::<bool>()), 1..20)) {
-            let names: Vec<String> = courses.iter().map(|(bundle, _)| bundle.to_string()).collect();
-            let versions: Vec<_> =
-                names.iter().zip(&courses).map(|(name, (_, healthy))| (name.as_str(), *healthy, false)).collect();
-            let mut all = history(&versions);
-            let mut least = u64::MAX;
-            for _ in 0..versions.len() {
-                let current = all[0].clone();
-                let Ok(target) = choose(&all, None) else { return Ok(()) };
-                prop_assert!(target.bundle != current.bundle && target.result == VersionResult::Healthy);
-                prop_assert!(target.number < least);
-                least = target.number;
-                let mut next = target.clone();
-                next.number = current.number + 1;
-                next.cause = Cause::Pinned;
-                all.insert(0, next);
-            }
-            prop_assert!(choose(&all, None).is_err());
-        }
     }
 }

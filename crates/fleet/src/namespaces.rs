@@ -144,42 +144,69 @@ fn write_quantities(value: &mut Value) {
 
 /// What clusters would refuse and no schema checks. Fields are below `spec`.
 pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
+    let mut problems = check_marks(name, spec);
+    problems.extend(check_quota(spec));
+    problems.extend(check_limits(spec));
+
+    let configuration = json!({OBJECTS: write_objects(name, spec)}).to_string().len();
+    if configuration > MAX_CONFIGURATION_BYTES {
+        let why = format!(
+            "labels, annotations, quota and limits are {configuration} bytes as the agent gets them, and at most \
+             {MAX_CONFIGURATION_BYTES} are taken; shorten the annotations"
+        );
+        problems.push(refuse("annotations", why));
+    }
+    problems
+}
+
+fn refuse(field: impl Into<String>, why: impl Into<String>) -> SpecProblem {
+    SpecProblem {
+        field: field.into(),
+        why: why.into(),
+    }
+}
+
+/// Labels and annotations that the agent or Kubernetes set.
+fn check_marks(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
     let mut problems = Vec::new();
-    let mut refuse = |field: String, why: String| problems.push(SpecProblem { field, why });
     for (field, texts) in [("labels", &spec.labels), ("annotations", &spec.annotations)] {
         for key in texts.keys().filter(|key| key.starts_with(OURS)) {
-            refuse(
-                field.to_owned(),
-                format!("{key:?} begins with {OURS}, which is for the agent; leave it out"),
-            );
+            let why = format!("{key:?} begins with {OURS}, which is for the agent; leave it out");
+            problems.push(refuse(field, why));
         }
     }
-
     if let Some(other) = spec
         .labels
         .get(NAME_LABEL)
         .filter(|value| *value != spec.namespace(name))
     {
-        refuse(
-            "labels".to_owned(),
-            format!("{NAME_LABEL} is {other:?}: Kubernetes sets it to the namespace's name; leave it out"),
-        );
+        let why = format!("{NAME_LABEL} is {other:?}: Kubernetes sets it to the namespace's name; leave it out");
+        problems.push(refuse("labels", why));
     }
-    if let Some(quota) = &spec.resource_quota {
-        if quota.hard.is_empty() {
-            refuse(
-                "resourceQuota.hard".to_owned(),
-                "state a limit, such as pods, or leave out the quota".to_owned(),
-            );
-        }
-        for (resource, amount) in &quota.hard {
-            let field = format!("resourceQuota.hard[{resource}]");
-            match check_resource(resource).and_then(|()| check_amount(resource, amount)) {
-                Ok(()) => {}
-                Err(why) => refuse(field, why),
-            }
+    problems
+}
+
+fn check_quota(spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
+    let mut problems = Vec::new();
+    let Some(quota) = &spec.resource_quota else {
+        return problems;
+    };
+    if quota.hard.is_empty() {
+        problems.push(refuse(
+            "resourceQuota.hard",
+            "state a limit, such as pods, or leave out the quota",
+        ));
+    }
+    for (resource, amount) in &quota.hard {
+        if let Err(why) = check_resource(resource).and_then(|()| check_amount(resource, amount)) {
+            problems.push(refuse(format!("resourceQuota.hard[{resource}]"), why));
         }
     }
+    problems
+}
+
+fn check_limits(spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
+    let mut problems = Vec::new();
     for (n, item) in spec.limit_range.iter().flat_map(|range| &range.limits).enumerate() {
         let maps: [(&str, &BTreeMap<String, IntOrString>); 5] = [
             ("default", &item.default),
@@ -189,27 +216,18 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             ("maxLimitRequestRatio", &item.max_limit_request_ratio),
         ];
         if maps.iter().all(|(_, map)| map.is_empty()) {
-            refuse(
+            problems.push(refuse(
                 format!("limitRange.limits[{n}]"),
-                "it limits nothing; leave it out".to_owned(),
-            );
+                "it limits nothing; leave it out",
+            ));
         }
         for (name, map) in maps {
             for (resource, amount) in map {
                 if let Err(why) = parse_quantity(amount) {
-                    refuse(format!("limitRange.limits[{n}].{name}[{resource}]"), why);
+                    problems.push(refuse(format!("limitRange.limits[{n}].{name}[{resource}]"), why));
                 }
             }
         }
-    }
-
-    let configuration = json!({OBJECTS: write_objects(name, spec)}).to_string().len();
-    if configuration > MAX_CONFIGURATION_BYTES {
-        let why = format!(
-            "labels, annotations, quota and limits are {configuration} bytes as the agent gets them, and at most \
-             {MAX_CONFIGURATION_BYTES} are taken; shorten the annotations"
-        );
-        refuse("annotations".to_owned(), why);
     }
     problems
 }

@@ -1,8 +1,12 @@
+use std::collections::BTreeSet;
+
+use farwater_api::pipeline::{PipelineSpec, PromotionGate};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
     answers::{Heard, Said},
+    gates::{GATE_FIELDS, foreign_fields},
     *,
 };
 

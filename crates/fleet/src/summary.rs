@@ -7,7 +7,7 @@ use farwater_api::{
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
     service_deployment::{DeletionPolicy, HeldPrune, HookCounts, ObjectCounts, Pin, UnhealthyObject},
-    service_test::ServiceTest,
+    test_container::ServiceTest,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -85,23 +85,7 @@ pub struct Inputs<'a> {
 /// The status of a service.
 pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     let report = inputs.report.filter(|report| report.entry == inputs.entry);
-    let mut verdicts = resolve_verdicts(&inputs, report);
-    if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
-        let message = describe_held(held);
-        let reason = if inputs.frozen { FLEET_FROZEN } else { "ApprovalNeeded" };
-        verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
-    }
-    verdicts.extend(report.and_then(drift_verdict));
-    verdicts.extend(pin_verdict(&inputs));
-    verdicts.extend(frozen_verdict(&inputs));
-    if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
-        verdicts.push(Verdict::new(
-            "SecretsStale",
-            Some(true),
-            "BackendFailed",
-            cut(stale, MAX_STALE_BYTES),
-        ));
-    }
+    let verdicts = collect_verdicts(&inputs, report);
 
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
@@ -143,32 +127,60 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     };
 
     if let Some(report) = report {
-        status.objects = Some(count(&report.objects));
-        status.hooks = (!report.hooks.is_empty()).then(|| count_hooks(&report.hooks));
-        status.unhealthy = first_unhealthy(&report.objects);
-        status.held_prune = report.held_prune.clone().map(|mut held| {
-            held.objects.truncate(MAX_HELD_OBJECTS);
-            held.earlier.truncate(MAX_HELD_EARLIER);
-            held.contents.truncate(MAX_HELD_CONTENTS);
-            held.contents
-                .iter_mut()
-                .for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
-            held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
-            held
-        });
-        if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
-            status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
-            status.applied_entry = Some(inputs.entry);
-            // An agent that starts reports again what it applied before.
-            if !is_applied_already(inputs.previous, &status) || status.last_applied_time.is_none() {
-                status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
-            }
-        }
+        show_report(&mut status, &inputs, report);
     }
-
     status.failed_since = failed_since(&inputs, &status);
     fit(&mut status);
     status
+}
+
+fn collect_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
+    let mut verdicts = resolve_verdicts(inputs, report);
+    if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
+        let message = describe_held(held);
+        let reason = if inputs.frozen { FLEET_FROZEN } else { "ApprovalNeeded" };
+        verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
+    }
+    verdicts.extend(report.and_then(drift_verdict));
+    verdicts.extend(pin_verdict(inputs));
+    verdicts.extend(frozen_verdict(inputs));
+    if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
+        verdicts.push(Verdict::new(
+            "SecretsStale",
+            Some(true),
+            "BackendFailed",
+            cut(stale, MAX_STALE_BYTES),
+        ));
+    }
+    verdicts
+}
+
+/// Adds what a report on the current entry says.
+fn show_report(status: &mut ServiceDeploymentStatus, inputs: &Inputs<'_>, report: &ServiceReport) {
+    status.objects = Some(count(&report.objects));
+    status.hooks = (!report.hooks.is_empty()).then(|| count_hooks(&report.hooks));
+    status.unhealthy = first_unhealthy(&report.objects);
+    status.held_prune = report.held_prune.clone().map(limit_held);
+    if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
+        status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
+        status.applied_entry = Some(inputs.entry);
+        // An agent that starts reports again what it applied before.
+        if !is_applied_already(inputs.previous, status) || status.last_applied_time.is_none() {
+            status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
+        }
+    }
+}
+
+/// As much of a held prune as a status has room for.
+fn limit_held(mut held: HeldPrune) -> HeldPrune {
+    held.objects.truncate(MAX_HELD_OBJECTS);
+    held.earlier.truncate(MAX_HELD_EARLIER);
+    held.contents.truncate(MAX_HELD_CONTENTS);
+    for contents in &mut held.contents {
+        contents.counts.truncate(MAX_HELD_KINDS);
+    }
+    held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
+    held
 }
 
 /// When the failure began that the service has not recovered from.

@@ -7,79 +7,37 @@
 //!
 //! A next step never names a command with no information: `objects` is not suggested for a service without objects.
 
+mod assignment;
+mod finding;
+mod objects;
 mod set;
 mod source;
+mod words;
 
 use farwater_api::{
-    AGENT_FINALIZER, AnySource, Cluster, Condition, GROUP, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
-    objects::{Health, ObjectRef, ObjectReport, SyncState},
-    service_deployment::{Contents, DependencyKind, HeldPrune},
+    AGENT_FINALIZER, AnySource, Cluster, Condition, GROUP, RolloutPhase, ServiceDeployment,
+    objects::ObjectReport,
     service_set::{Member, Progress, RolloutStatus},
     service_sources::SourceReference,
 };
 use jiff::Timestamp;
-use serde::Serialize;
-pub use set::{SetEvidence, explain_cluster, explain_set};
-pub use source::explain_source;
 
 use crate::{
     conditions::{find, holding},
-    deletion, freeze,
-    parameters::WAITS,
-    summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
+    deletion,
+    summary::{FROZEN, REMOVAL_EXIT, REMOVAL_HELD, WAITING_FOR_AGENT},
     words::{counted, verb},
 };
+use assignment::judge_assignment;
+use finding::MAX_EVIDENCE;
+use objects::{judge_health, judge_hooks, judge_objects, judge_prune};
+use words::{flags, name_of, namespace_of, revisions, sentence};
 
-/// Most lines of evidence; the rest is one command away.
-const MAX_EVIDENCE: usize = 6;
-
-/// A step on the way from a commit to healthy objects, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Link {
-    Source,
-    Bundle,
-    /// Parameters and Secrets that the hub supplies to the service.
-    Parameters,
-    Dependencies,
-    Placement,
-    Cluster,
-    Agent,
-    Hooks,
-    Objects,
-    Health,
-    Prune,
-    Window,
-    Rollout,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Standing {
-    /// Every link is in order.
-    Healthy,
-    /// The link has not been passed yet, and nothing shows that it will not be.
-    Progressing,
-    /// A person has to act, or an outside system has to recover.
-    Broken,
-}
-
-/// The result of a lookup. A forbidden lookup is not the same as a missing object.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lookup<T> {
-    Found(T),
-    Missing,
-    Unreadable,
-}
-
-impl<T> Lookup<T> {
-    pub fn found(self) -> Option<T> {
-        match self {
-            Self::Found(value) => Some(value),
-            Self::Missing | Self::Unreadable => None,
-        }
-    }
-}
+pub use assignment::{HeldBack, held_back, refused};
+pub use finding::{Finding, Link, Lookup, NextStep, Standing};
+pub use set::{SetEvidence, explain_cluster, explain_set};
+pub use source::explain_source;
+pub use words::ago;
 
 /// Everything that the judgement depends on.
 #[derive(Clone, Copy, Debug)]
@@ -102,87 +60,6 @@ pub struct Turn<'a> {
     pub set: &'a str,
     pub rollout: &'a RolloutStatus,
     pub member: &'a Member,
-}
-
-/// The next step. The caller adds how its user starts each program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum NextStep {
-    /// Arguments of `farwater`.
-    Farwater(String),
-    /// Arguments of kubectl, against the hub.
-    Kubectl(String),
-    /// Arguments of kubectl, against the cluster that the service runs on.
-    InCluster(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Finding {
-    pub standing: Standing,
-    /// The first link that is not in order. None: all are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
-    /// One sentence, no full stop.
-    pub sentence: String,
-    pub evidence: Vec<String>,
-    /// A step that comes before `next`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first: Option<NextStep>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<NextStep>,
-}
-
-impl Finding {
-    fn new(standing: Standing, link: Link, sentence: impl Into<String>) -> Self {
-        Self {
-            standing,
-            link: Some(link),
-            sentence: sentence.into(),
-            evidence: Vec::new(),
-            first: None,
-            next: None,
-        }
-    }
-
-    fn broken(link: Link, sentence: impl Into<String>) -> Self {
-        Self::new(Standing::Broken, link, sentence)
-    }
-
-    fn progressing(link: Link, sentence: impl Into<String>) -> Self {
-        Self::new(Standing::Progressing, link, sentence)
-    }
-
-    fn because(mut self, line: impl Into<String>) -> Self {
-        let line = line.into();
-        if !line.is_empty() && self.evidence.len() < MAX_EVIDENCE {
-            self.evidence.push(line);
-        }
-        self
-    }
-
-    fn condition(self, of: &str, condition: Option<&Condition>) -> Self {
-        let Some(condition) = condition else { return self };
-        let message = if condition.message.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", condition.message)
-        };
-        self.because(format!(
-            "{of} {}={} ({}){message}",
-            condition.type_, condition.status, condition.reason
-        ))
-    }
-
-    fn next(mut self, step: NextStep) -> Self {
-        self.next = Some(step);
-        self
-    }
-
-    fn first(mut self, step: NextStep) -> Self {
-        self.first = Some(step);
-        self
-    }
 }
 
 /// Explains the first broken link, or that there is none.
@@ -316,171 +193,6 @@ fn judge_one_source(
         Lookup::Unreadable => return None,
     };
     source::judge(source, reference, namespace, evidence.now)
-}
-
-/// What keeps a revision from the cluster's desired state, in the hub's words: a missing source or cluster, a bundle
-/// that can't be made, a missing right, a hold.
-fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
-    let service = evidence.service;
-    let status = service.status.clone().unwrap_or_default();
-    let ready = find(&status.conditions, "Ready");
-    let of = format!("ServiceDeployment {}", name_of(service));
-    let wait = || NextStep::Farwater(format!("wait {}", flags(service)));
-    let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
-    let refusal = ready.filter(|_| current).and_then(|c| refuse(evidence, c));
-    if refusal.is_some() {
-        return refusal;
-    }
-    if status.assigned_revision.is_none() && frozen(service).is_some() {
-        return judge_window(evidence);
-    }
-    if status.assigned_revision.is_none() || !current {
-        return Some(
-            Finding::progressing(Link::Bundle, "the hub has not assigned a bundle for this spec yet")
-                .condition(&of, ready)
-                .next(wait()),
-        );
-    }
-    None
-}
-
-/// A newer version that a service does not get now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldBack {
-    /// `main@sha1:c is held back: …`
-    pub sentence: String,
-    /// A pin, a window or a suspension holds it, which does not end soon by itself.
-    pub by_people: bool,
-}
-
-/// The version of the source that the service does not run because it is held back.
-pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
-    let status = service.status.as_ref()?;
-    let held = status.held_revision.as_ref()?;
-    let holds = |type_: &str| holding(&status.conditions, type_).map(sentence);
-    let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
-    Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
-        Some(why) => HeldBack {
-            sentence: format!("{held} is held back: {why}"),
-            by_people: true,
-        },
-        None => {
-            let why = find(&status.conditions, "Ready").map(sentence).unwrap_or_default();
-            HeldBack {
-                sentence: format!("{held} is not assigned yet: {why}"),
-                by_people: false,
-            }
-        }
-    })
-}
-
-/// Why a service keeps its version, apart from its agent's plan: the newer version is held back, or can't be delivered.
-/// None: the service has the version that it should have, healthy or not.
-pub fn refused(service: &ServiceDeployment) -> Option<String> {
-    let status = service.status.as_ref()?;
-    let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
-    let ready = find(&status.conditions, "Ready").filter(|_| current);
-    let alone = Evidence {
-        service,
-        sources: &[],
-        cluster: Lookup::Unreadable,
-        objects: Lookup::Unreadable,
-        rollout: None,
-        now: Timestamp::UNIX_EPOCH,
-    };
-    let is_refusal = |c: &&Condition| refuse(&alone, c).is_some();
-    held_back(service)
-        .map(|held| held.sentence)
-        .or_else(|| ready.filter(is_refusal).map(sentence))
-}
-
-/// The broken link of a refusal, and the next command.
-fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
-    let service = evidence.service;
-    let (told, spec) = (sentence(c), &service.spec);
-    let SourceReference { kind, name } = &spec.source_ref;
-    let namespace = namespace_of(service);
-    let of_source = || NextStep::Farwater(format!("why {}/{name} -n {namespace}", kind.as_str().to_lowercase()));
-    let fetch = || NextStep::Farwater(format!("wait {} --fetch", flags(service)));
-    let edit = || NextStep::Kubectl(format!("edit servicedeployments {}", flags(service)));
-    let parameters = || NextStep::Farwater(format!("explain parameters {}", flags(service)));
-
-    let finding = match c.reason.as_str() {
-        "SourceNotFound" => Finding::broken(Link::Source, told).next(edit()),
-        "ChartNotFound" => Finding::broken(Link::Source, told)
-            .because("publish it, or correct spec.chart")
-            .next(edit()),
-        "SourceNotReady" => Finding::progressing(Link::Source, told).next(of_source()),
-        "FilesNotReady" => Finding::progressing(Link::Source, told).next(fetch()),
-        "PinFailed" => {
-            Finding::broken(Link::Bundle, told).next(NextStep::Farwater(format!("history {}", flags(service))))
-        }
-        "BundleFailed" => judge_bundle(service, &told).next(fetch()),
-        "SecretNotReady" => match source::missing_secret(&c.message) {
-            Some(secret) => {
-                let create = format!("create secret generic {secret} -n {namespace} --from-literal=KEY=VALUE");
-                Finding::broken(Link::Parameters, told).next(NextStep::Kubectl(create))
-            }
-            None => Finding::broken(Link::Parameters, told).next(parameters()),
-        },
-        "ParametersNotReady" if c.message.starts_with(WAITS) => {
-            Finding::progressing(Link::Parameters, told).next(parameters())
-        }
-        "ParametersNotReady" => Finding::broken(Link::Parameters, told).next(parameters()),
-        "DependencyNotReady" => Finding::progressing(Link::Dependencies, told).next(of_dependency(service)),
-        "DependencyCycle" => Finding::broken(Link::Dependencies, told).next(edit()),
-        "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}"))
-            .next(NextStep::Farwater("get clustergrants -o wide".to_owned())),
-        "Held" => {
-            let finding = Finding::broken(Link::Placement, format!("the service is {told}"));
-            let by = service.status.as_ref().and_then(|status| status.suspended_by.as_ref());
-            let by = by
-                .filter(|_| spec.suspend)
-                .map(|by| format!("suspended by {by}"))
-                .unwrap_or_default();
-            let next = match spec.suspend {
-                true => format!("resume {}", flags(service)),
-                false => format!("get {}", of_cluster(evidence)),
-            };
-            finding.because(by).next(NextStep::Farwater(next))
-        }
-        "ClusterNotFound" => {
-            Finding::broken(Link::Cluster, told).next(NextStep::Farwater("get clusters -A".to_owned()))
-        }
-        _ => return None,
-    };
-
-    Some(finding.because(revisions(service)))
-}
-
-/// Files that can't be gathered. `told`: the hub's message, `REVISION: FILE: WHY`.
-fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
-    const NO_FOLDER: &str = "the source has no such folder";
-    let path = if service.spec.path.is_empty() {
-        "."
-    } else {
-        &service.spec.path
-    };
-    if !told.contains(NO_FOLDER) {
-        return Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}"));
-    }
-    let (revision, rest) = told.split_once(": ").unwrap_or(("its revision", told));
-    let folder = rest.split_once(": ").map_or(path, |(folder, _)| folder);
-    Finding::broken(
-        Link::Source,
-        format!("the source has no folder {folder:?} at {revision}"),
-    )
-    .because("push it, or correct spec.path; the next command asks the source now")
-}
-
-/// The next step for a dependency: the only one, or all of them if it is unknown which one is meant.
-fn of_dependency(service: &ServiceDeployment) -> NextStep {
-    let namespace = namespace_of(service);
-    NextStep::Farwater(match service.spec.depends_on.as_slice() {
-        [one] if one.kind == DependencyKind::ServiceSet => format!("why serviceset/{} -n {namespace}", one.name),
-        [one] => format!("why {} -n {namespace}", one.name),
-        _ => format!("get servicedeployments,servicesets -n {namespace}"),
-    })
 }
 
 /// `clusters east -n farwater-admin`
@@ -632,166 +344,6 @@ fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
     )
 }
 
-/// A hook that failed or runs, in the hub's words, which name it. What waits for it is a consequence.
-fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
-    let service = evidence.service;
-    let status = service.status.as_ref()?;
-    let ready =
-        find(&status.conditions, "Ready").filter(|c| [HOOK_FAILED, TEST_FAILED].contains(&c.reason.as_str()))?;
-    let counts = status.hooks.unwrap_or_default();
-    let counted = format!(
-        "hooks and tests: {} failed, {} succeeded",
-        counts.failed, counts.succeeded
-    );
-    Some(
-        Finding::broken(Link::Hooks, sentence(ready))
-            .because(counted)
-            .because(revisions(service))
-            .because("another version, or other Secrets, have it run again; so does `hooks --retry`, where the reason was not its own")
-            .next(NextStep::Farwater(format!("hooks {}", flags(service)))),
-    )
-}
-
-fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
-    let objects = evidence.objects.found()?;
-    let refused: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Refused).collect();
-    let list = NextStep::Farwater(format!("objects {}", flags(evidence.service)));
-    if let Some(first) = refused.first() {
-        let finding = Finding::broken(
-            Link::Objects,
-            format!("{} was refused: {}", first.object, or_silence(first)),
-        )
-        .because(waiters(objects, &first.object));
-        return Some(
-            refused
-                .iter()
-                .skip(1)
-                .fold(finding, |f, o| f.because(describe(o)))
-                .next(list),
-        );
-    }
-    let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
-    // The waiting objects wait for the unhealthy one.
-    if waiting.is_empty() || objects.iter().any(|o| o.health == Health::Failed) {
-        return None;
-    }
-    let first = waiting[0];
-    let message = or_silence(first);
-    let what = message
-        .strip_prefix("waits ")
-        .map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
-    let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
-    let next = first.waits_for.as_deref().map_or(list, describe_in_cluster);
-    Some(
-        waiting
-            .iter()
-            .skip(1)
-            .fold(finding, |f, o| f.because(describe(o)))
-            .next(next),
-    )
-}
-
-fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
-    let objects = evidence.objects.found()?;
-    // The enum is ordered from worst to best.
-    let worst = objects
-        .iter()
-        .filter(|o| o.sync == SyncState::Synced)
-        .min_by_key(|o| o.health)?;
-    let (standing, verb) = match worst.health {
-        Health::Current | Health::Unknown => return None,
-        Health::Failed => (Standing::Broken, "has failed"),
-        Health::InProgress => (Standing::Progressing, "is not ready yet"),
-        Health::Terminating => (Standing::Progressing, "is terminating"),
-    };
-    let message = if worst.message.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", worst.message)
-    };
-    let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object))
-        .because(waiters(objects, &worst.object));
-    let others = objects
-        .iter()
-        .filter(|o| o.object != worst.object && o.health < Health::Unknown);
-    Some(
-        others
-            .fold(finding, |f, o| f.because(describe(o)))
-            .next(describe_in_cluster(&worst.object)),
-    )
-}
-
-fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
-    let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
-    let HeldPrune {
-        digest,
-        reason,
-        count,
-        objects,
-        contents,
-        until_applied: _,
-        earlier: _,
-    } = held;
-    let objects_held = counted(*count, "object");
-    let conditions = evidence.service.status.iter().flat_map(|status| &status.conditions);
-    let is_frozen = conditions
-        .into_iter()
-        .any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
-    let waits = if is_frozen { "waits" } else { "waits for your approval" };
-    let finding = Finding::broken(Link::Prune, format!("the deletion of {objects_held} {waits}: {reason}"));
-    let finding = if is_frozen {
-        finding.because(freeze::LOOK_FIRST)
-    } else {
-        finding
-    };
-    let next = match is_frozen {
-        true => NextStep::Kubectl(freeze::release()),
-        false => NextStep::Farwater(format!("approve {}", flags(evidence.service))),
-    };
-    let finding = objects
-        .iter()
-        .fold(finding, |f, o| f.because(format!("would delete {o}")));
-    let proposed = evidence
-        .service
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(PROPOSE_PRUNE));
-    let by = evidence
-        .service
-        .status
-        .as_ref()
-        .and_then(|status| status.prune_proposed_by.as_ref());
-    let finding = match by.filter(|_| proposed.is_some_and(|proposed| *proposed == digest.to_string())) {
-        Some(by) => finding.because(format!("{by} proposed to approve it")),
-        None => finding,
-    };
-    Some(
-        contents
-            .iter()
-            .fold(finding, |f, contents| f.because(describe_contents(contents)))
-            .next(next),
-    )
-}
-
-fn describe_contents(contents: &Contents) -> String {
-    let counts: Vec<_> = contents
-        .counts
-        .iter()
-        .map(|one| format!("{} {}", one.count, one.kind))
-        .collect();
-    let counted = if counts.is_empty() {
-        "nothing".to_owned()
-    } else {
-        counts.join(", ")
-    };
-    let unknown = match contents.unknown {
-        0 => String::new(),
-        kinds => format!(", and what of {kinds} more kinds could not be counted"),
-    };
-    format!("with {} would go {counted}{unknown}", contents.object)
-}
-
 /// The hub's condition, if the objects gave no reason.
 fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     let status = evidence.service.status.as_ref()?;
@@ -880,97 +432,6 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     }
 
     finding
-}
-
-fn sentence(condition: &Condition) -> String {
-    let text = if condition.message.is_empty() {
-        &condition.reason
-    } else {
-        &condition.message
-    };
-    text.trim_end_matches('.').to_owned()
-}
-
-fn or_silence(object: &ObjectReport) -> &str {
-    if object.message.is_empty() {
-        "no reason was given"
-    } else {
-        &object.message
-    }
-}
-
-/// Message with the number of objects that wait for this one. Empty: none does.
-fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
-    match objects
-        .iter()
-        .filter(|other| other.waits_for.as_deref() == Some(object))
-        .count()
-    {
-        0 => String::new(),
-        1 => "1 object of a later wave waits for it".to_owned(),
-        count => format!("{count} objects of later waves wait for it"),
-    }
-}
-
-fn describe(object: &ObjectReport) -> String {
-    let state = match object.sync {
-        SyncState::Synced => format!("{:?}", object.health),
-        other => format!("{other:?}"),
-    };
-    if object.message.is_empty() {
-        format!("{} is {state}", object.object)
-    } else {
-        format!("{} is {state}: {}", object.object, object.message)
-    }
-}
-
-fn describe_in_cluster(object: &ObjectRef) -> NextStep {
-    let kind = if object.group.is_empty() {
-        object.kind.clone()
-    } else {
-        format!("{}.{}", object.kind, object.group)
-    };
-    let namespace = if object.namespace.is_empty() {
-        String::new()
-    } else {
-        format!(" -n {}", object.namespace)
-    };
-    NextStep::InCluster(format!("describe {} {}{namespace}", kind.to_lowercase(), object.name))
-}
-
-fn revisions(service: &ServiceDeployment) -> String {
-    let status = service.status.clone().unwrap_or_default();
-    format!(
-        "assigned {}, applied {}",
-        status.assigned_revision.as_deref().unwrap_or("nothing"),
-        status.applied_revision.as_deref().unwrap_or("nothing")
-    ) + &status
-        .held_revision
-        .map(|held| format!(", held back {held}"))
-        .unwrap_or_default()
-}
-
-fn namespace_of(service: &ServiceDeployment) -> &str {
-    service.metadata.namespace.as_deref().unwrap_or_default()
-}
-
-fn name_of(service: &ServiceDeployment) -> &str {
-    service.metadata.name.as_deref().unwrap_or_default()
-}
-
-fn flags(service: &ServiceDeployment) -> String {
-    format!("{} -n {}", name_of(service), namespace_of(service))
-}
-
-/// `42s`, `7m`, `3h` or `5d`: the largest unit is enough to know how worried to be.
-pub fn ago(then: Timestamp, now: Timestamp) -> String {
-    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
-    match seconds {
-        0..=119 => format!("{seconds}s"),
-        120..=7199 => format!("{}m", seconds / 60),
-        7200..=172_799 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]

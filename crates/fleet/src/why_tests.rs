@@ -3,7 +3,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::summary::NO_CLUSTERS;
+use crate::{freeze, summary::NO_CLUSTERS};
 
 /// A service, cluster and source without problems. Each test breaks one or two things.
 struct World {

@@ -186,21 +186,7 @@ impl Window {
                 "a window that denies changes needs a reason: people with pending changes read it".to_owned(),
             );
         }
-        for (field, names) in [
-            ("namespaces", &spec.namespaces),
-            ("clusters", &spec.clusters),
-            ("services", &spec.services),
-        ] {
-            if names.len() > MAX_NAMES {
-                invalid(field, format!("at most {MAX_NAMES} are taken; select by label"));
-            }
-        }
-        if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
-            invalid(
-                "namespaces",
-                format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"),
-            );
-        }
+        problems.extend(check_names(namespace, spec));
 
         if !problems.is_empty() {
             return Err(problems);
@@ -305,6 +291,27 @@ impl Window {
             },
         }
     }
+}
+
+fn check_names(namespace: &str, spec: &ChangeWindowSpec) -> Vec<InvalidWindow> {
+    let mut problems = Vec::new();
+    for (field, names) in [
+        ("namespaces", &spec.namespaces),
+        ("clusters", &spec.clusters),
+        ("services", &spec.services),
+    ] {
+        if names.len() > MAX_NAMES {
+            let why = format!("at most {MAX_NAMES} are taken; select by label");
+            problems.push(InvalidWindow { field, why });
+        }
+    }
+    if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
+        problems.push(InvalidWindow {
+            field: "namespaces",
+            why: format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"),
+        });
+    }
+    problems
 }
 
 fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {

@@ -16,7 +16,7 @@ use farwater_fleet::{
     plan::{
         Again, Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve,
     },
-    service_tests::render_tests,
+    test_jobs::render_tests,
     transfer::{Transfers, may_transfer},
 };
 use tokio::time::Instant;

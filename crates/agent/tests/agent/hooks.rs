@@ -13,7 +13,7 @@ use farwater_api::{
     objects::{Outcome, ServiceReport, SyncState},
     protocol::Entry,
     service_deployment::DeletionPolicy,
-    service_test::ServiceTest,
+    test_container::ServiceTest,
 };
 use farwater_testkit::wait_for;
 use kube::{

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use farwater_api::parameters::{Origin, ParameterValue, pointer};
 use serde_json::{Map, Value};
 
-use super::{Problem, Taken, Texts};
+use super::{Problem, Texts, work::Taken};
 
 /// The precedence of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use farwater_api::{
 };
 use serde_json::{Map, Value};
 
-use super::{CLUSTERS, Names, Problem, SecretName, Work};
+use super::{CLUSTERS, Problem, SecretName, settle::Names, work::Work};
 
 /// Most keys that a service may pick, because each is a row of the index.
 const MAX_PICKED: usize = 1024;

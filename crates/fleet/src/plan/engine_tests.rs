@@ -4,6 +4,7 @@ use farwater_api::apply_options::{AdoptPolicy, ApplyOptions, DriftMode, Immutabl
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::options::Guard;
 
 fn under(options: &ApplyOptions, documents: &[String]) -> Resolved {
     let objects = documents.iter().enumerate().map(|(n, text)| RenderedObject {

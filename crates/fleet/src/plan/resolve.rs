@@ -1,27 +1,28 @@
 //! From manifests to the exact objects to send: scope, namespace, ownership marks, ceilings, order.
 
+mod manifest;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::{
-    Digest, OWNER_ANNOTATION, SERVICE_LABEL, apply_options::ApplyOptions, objects::ObjectRef, protocol::Ceiling,
-};
-use serde_json::{Map, Value};
+use farwater_api::{Digest, apply_options::ApplyOptions, objects::ObjectRef, protocol::Ceiling};
+use serde_json::Value;
 
 use super::{
     GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait,
     hooks::{ResolvedHook, resolve_hooks, skip_hook, take_hooks},
     ignored::Ignores,
-    options::{BadOption, ObjectOptions, read_options, read_wave},
+    options::{BadOption, ObjectOptions, read_wave},
     veil::Veil,
     waves,
 };
 use crate::{
     health::has_time_to_live,
-    ownership::{owner_annotation, service_label},
     placement::allows_namespace,
     prune::{Generated, generated},
 };
+
+pub(super) use manifest::finish;
+pub use manifest::{is_aggregated, settle};
 
 /// The kinds that the cluster serves.
 pub type Scopes = BTreeMap<GroupVersionKind, Scope>;
@@ -134,18 +135,11 @@ pub struct Terms<'a> {
 /// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the others are
 /// resolved.
 pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
-    let Terms {
-        target_namespace,
-        ceiling,
-        options,
-    } = terms;
     let complete = render.errors.is_empty();
     let hooks = take_hooks(&mut render.objects);
     let (hooks, skipped) = resolve_hooks(hooks, service_uid, terms, served);
-    let defined = defined_kinds(&render.objects);
-    let mut ignores = Ignores::compile(&options.ignore_differences);
-    let mut out = Resolved {
-        target_namespace: target_namespace.to_owned(),
+    let out = Resolved {
+        target_namespace: terms.target_namespace.to_owned(),
         objects: Vec::new(),
         skipped,
         hooks,
@@ -158,73 +152,86 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         count: render.objects.len(),
     };
 
-    let mut seen: BTreeMap<ObjectKey, (usize, String)> = BTreeMap::new();
-    let mut duplicates: Vec<usize> = Vec::new();
-    let mut definitions: BTreeMap<ObjectKey, ObjectKey> = BTreeMap::new();
+    let mut work = Work {
+        service_uid,
+        terms,
+        served,
+        defined: defined_kinds(&render.objects),
+        ignores: Ignores::compile(&terms.options.ignore_differences),
+        seen: BTreeMap::new(),
+        duplicates: Vec::new(),
+        definitions: BTreeMap::new(),
+        out,
+    };
     for rendered in render.objects {
+        work.take(rendered);
+    }
+    work.finish()
+}
+
+/// A resolution under way.
+struct Work<'a> {
+    service_uid: &'a str,
+    terms: Terms<'a>,
+    served: &'a Scopes,
+    defined: BTreeMap<GroupVersionKind, Definition>,
+    ignores: Ignores<'a>,
+    /// Index in the resolved objects, and the origin, by key.
+    seen: BTreeMap<ObjectKey, (usize, String)>,
+    /// Indices of resolved objects that are stated again.
+    duplicates: Vec<usize>,
+    /// The definition of an object's kind, for kinds that this render defines.
+    definitions: BTreeMap<ObjectKey, ObjectKey>,
+    out: Resolved,
+}
+
+impl Work<'_> {
+    fn take(&mut self, rendered: RenderedObject) {
         let wave = read_wave(&rendered.manifest["metadata"]);
         // If the object's own wave is invalid, that is the error to report.
         let at = wave.as_ref().copied().unwrap_or_default();
-        let skip = |object, reason| Skip {
-            object,
-            wave: at,
-            reason,
-        };
         let Some(mut object) = object_ref(&rendered.manifest) else {
             let reason = Refusal::Malformed(format!("{}: no apiVersion, kind or name", rendered.origin));
-            out.skipped
-                .push(skip(nameless(&rendered.manifest), SkipReason::Refused(reason)));
-            out.complete = false;
-            continue;
+            self.skip(nameless(&rendered.manifest), at, SkipReason::Refused(reason));
+            self.out.complete = false;
+            return;
         };
+
         let gvk = GroupVersionKind::from(&object);
-        let definition = defined.get(&gvk);
-        let Some(scope) = served.get(&gvk).copied().or(definition.map(|d| d.scope)) else {
-            for namespace in ["", target_namespace, object.namespace.as_str()] {
-                out.stated
-                    .push(ObjectKey::new(&object.group, &object.kind, namespace, &object.name));
-            }
-            out.skipped.push(skip(object, SkipReason::Waiting(Wait::Kind)));
-            continue;
+        let definition = self.defined.get(&gvk);
+        let is_served = self.served.contains_key(&gvk);
+        let scope = self.served.get(&gvk).copied().or(definition.map(|d| d.scope));
+        let definition = definition.map(|d| d.object.clone());
+        let Some(scope) = scope else {
+            self.skip_unknown_kind(object, at);
+            return;
         };
-        match scope {
-            Scope::Cluster => object.namespace.clear(),
-            Scope::Namespaced if object.namespace.is_empty() => target_namespace.clone_into(&mut object.namespace),
-            Scope::Namespaced => {}
-        }
+        self.place(&mut object, scope);
+
         let key = ObjectKey::from(&object);
-        out.stated.push(key.clone());
-        if let Some((first, origin)) = seen.get(&key) {
+        self.out.stated.push(key.clone());
+        if let Some((first, origin)) = self.seen.get(&key) {
             let refusal = Refusal::Duplicate {
                 first: origin.clone(),
                 second: rendered.origin,
             };
-            duplicates.push(*first);
-            out.skipped.push(skip(object, SkipReason::Refused(refusal)));
-            continue;
+            self.duplicates.push(*first);
+            self.skip(object, at, SkipReason::Refused(refusal));
+            return;
         }
-        let finished = check_ceiling(ceiling, &object).map_or(Ok(()), Err).and_then(|()| {
-            finish(rendered.manifest, &object, service_uid, &key, (options, &mut ignores))
-                .and_then(|finished| wave.clone().map(|_| finished))
-                .map_err(Refusal::BadOption)
-        });
-        let (manifest, options) = match finished {
-            Ok(finished) => finished,
+        let (manifest, options) = match self.write(rendered.manifest, &object, &key, wave) {
+            Ok(written) => written,
             Err(refusal) => {
-                out.skipped.push(skip(object, SkipReason::Refused(refusal)));
-                continue;
+                self.skip(object, at, SkipReason::Refused(refusal));
+                return;
             }
         };
-        seen.insert(key.clone(), (out.objects.len(), rendered.origin));
-        if let Some(definition) = definition {
-            definitions.insert(key, definition.object.clone());
+
+        self.seen.insert(key.clone(), (self.out.objects.len(), rendered.origin));
+        if let Some(definition) = &definition {
+            self.definitions.insert(key, definition.clone());
         }
-        let needs = definition
-            .filter(|_| !served.contains_key(&gvk))
-            .map(|d| d.object.clone())
-            .into_iter()
-            .collect();
-        out.objects.push(ResolvedObject {
+        self.out.objects.push(ResolvedObject {
             hash: Digest::of_json(&manifest),
             wave: at,
             stage: stage_of(&object),
@@ -232,23 +239,66 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             goes_by_itself: has_time_to_live(&manifest),
             body: serde_json::to_vec(&manifest).expect("a manifest is plain JSON"),
             object,
-            needs,
+            needs: definition.filter(|_| !is_served).into_iter().collect(),
         });
     }
 
-    // Which of two duplicates is meant is unknown, so neither is applied. The second one's message stands for both.
-    duplicates.sort_unstable();
-    duplicates.dedup();
-    for index in duplicates.into_iter().rev() {
-        out.objects.remove(index);
+    fn skip(&mut self, object: ObjectRef, wave: i32, reason: SkipReason) {
+        self.out.skipped.push(Skip { object, wave, reason });
     }
 
-    refuse_doubles(&mut out, &seen);
-    add_namespace_needs(&mut out.objects);
-    waves::pull_forward(&mut out.objects, &definitions);
-    out.objects
-        .sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
-    out
+    /// Without its kind, the scope of an object is unknown, so each namespace that it may be in counts as stated.
+    fn skip_unknown_kind(&mut self, object: ObjectRef, wave: i32) {
+        for namespace in ["", self.terms.target_namespace, object.namespace.as_str()] {
+            let key = ObjectKey::new(&object.group, &object.kind, namespace, &object.name);
+            self.out.stated.push(key);
+        }
+        self.skip(object, wave, SkipReason::Waiting(Wait::Kind));
+    }
+
+    fn place(&self, object: &mut ObjectRef, scope: Scope) {
+        match scope {
+            Scope::Cluster => object.namespace.clear(),
+            Scope::Namespaced if object.namespace.is_empty() => {
+                self.terms.target_namespace.clone_into(&mut object.namespace);
+            }
+            Scope::Namespaced => {}
+        }
+    }
+
+    /// The manifest as sent, if the grant allows the object and all of its options are valid.
+    fn write(
+        &mut self,
+        manifest: Value,
+        object: &ObjectRef,
+        key: &ObjectKey,
+        wave: Result<i32, BadOption>,
+    ) -> Result<(Value, ObjectOptions), Refusal> {
+        if let Some(refusal) = check_ceiling(self.terms.ceiling, object) {
+            return Err(refusal);
+        }
+        let service = (self.terms.options, &mut self.ignores);
+        let finished = finish(manifest, object, self.service_uid, key, service).map_err(Refusal::BadOption)?;
+        wave.map_err(Refusal::BadOption)?;
+        Ok(finished)
+    }
+
+    fn finish(mut self) -> Resolved {
+        // Which of two duplicates is meant is unknown, so neither is applied. The second one's message stands for both.
+        self.duplicates.sort_unstable();
+        self.duplicates.dedup();
+        for index in self.duplicates.into_iter().rev() {
+            self.out.objects.remove(index);
+        }
+
+        let mut out = self.out;
+        refuse_doubles(&mut out, &self.seen);
+        add_namespace_needs(&mut out.objects);
+        waves::pull_forward(&mut out.objects, &self.definitions);
+        out.objects
+            .sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
+        out
+    }
 }
 
 /// Refuses names that are stated as a hook and as an object: it can only be one of them.
@@ -364,115 +414,6 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
         namespace: namespace.clone(),
         allowed: allowed.to_vec(),
     })
-}
-
-/// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no
-/// stored field has: a key that leaves the source would stay, and changes by others would not be noticed. A value that
-/// the API server refuses is left as it is.
-fn fold_string_data(manifest: &mut Value) {
-    let is_text = |texts: &Value| {
-        texts
-            .as_object()
-            .is_some_and(|texts| texts.values().all(Value::is_string))
-    };
-    if !manifest.get("stringData").is_some_and(is_text) || !matches!(manifest["data"], Value::Null | Value::Object(_)) {
-        return;
-    }
-    let Some(Value::Object(texts)) = manifest.as_object_mut().and_then(|map| map.remove("stringData")) else {
-        return;
-    };
-    let data = entry_object(manifest, "data");
-    for (name, text) in texts {
-        data.insert(name, BASE64.encode(text.as_str().unwrap_or_default()).into());
-    }
-}
-
-/// Replaces fields that the API server or a controller of Kubernetes turns into others.
-pub fn settle(manifest: &mut Value, object: &ObjectRef) {
-    match (object.group.as_str(), object.kind.as_str()) {
-        ("", "Secret") => fold_string_data(manifest),
-        ("rbac.authorization.k8s.io", "ClusterRole") if is_aggregated(manifest) => drop_rules(manifest),
-        _ => {}
-    }
-}
-
-/// Whether a ClusterRole gets its rules from other roles.
-pub fn is_aggregated(role: &Value) -> bool {
-    role["aggregationRule"].is_object()
-}
-
-/// Removes the rules of an aggregated ClusterRole, which a controller of Kubernetes always overwrites. An apply of the
-/// usual `rules: []` would take these rights away for a moment.
-fn drop_rules(role: &mut Value) {
-    if let Some(role) = role.as_object_mut() {
-        role.remove("rules");
-    }
-}
-
-/// Adds the namespace and our marks, and removes what an export of a live object contains and an apply must not.
-pub(super) fn finish(
-    mut manifest: Value,
-    object: &ObjectRef,
-    service_uid: &str,
-    key: &ObjectKey,
-    (service, ignores): (&ApplyOptions, &mut Ignores<'_>),
-) -> Result<(Value, ObjectOptions), BadOption> {
-    settle(&mut manifest, object);
-    let metadata = entry_object(&mut manifest, "metadata");
-    for server_side in [
-        "managedFields",
-        "resourceVersion",
-        "uid",
-        "creationTimestamp",
-        "generation",
-        "selfLink",
-    ] {
-        metadata.remove(server_side);
-    }
-    if object.namespace.is_empty() {
-        metadata.remove("namespace");
-    } else {
-        metadata.insert("namespace".into(), object.namespace.clone().into());
-    }
-
-    let ignored = ignores.of(&manifest, object)?;
-    let metadata = entry_object(&mut manifest, "metadata");
-    let marks = [
-        ("labels", SERVICE_LABEL, service_label(service_uid)),
-        ("annotations", OWNER_ANNOTATION, owner_annotation(service_uid, key)),
-    ];
-    let annotations = ignored
-        .annotations
-        .into_iter()
-        .map(|(name, value)| ("annotations", name, value));
-    for (field, name, value) in marks.into_iter().chain(annotations) {
-        let value = Value::from(value);
-        match metadata.get_mut(field).and_then(Value::as_object_mut) {
-            Some(map) => {
-                map.insert(name.into(), value);
-            }
-            None => {
-                metadata.insert(field.into(), Value::Object(Map::from_iter([(name.to_owned(), value)])));
-            }
-        }
-    }
-
-    let options = read_options(&manifest, object, service)?;
-    Ok((
-        manifest,
-        ObjectOptions {
-            unanswered: ignored.unanswered,
-            ..options
-        },
-    ))
-}
-
-fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
-    let slot = &mut value[field];
-    if !slot.is_object() {
-        *slot = Value::Object(Map::new());
-    }
-    slot.as_object_mut().expect("made an object above")
 }
 
 fn add_namespace_needs(objects: &mut [ResolvedObject]) {

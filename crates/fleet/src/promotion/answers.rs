@@ -125,15 +125,6 @@ impl Question {
             Said::Error => self.before.as_ref().map_or(0, |before| before.errors).saturating_add(1),
             _ => 0,
         };
-        let pause = |longest: i64| {
-            let wait = i64::try_from(wait_after(errors, None).as_secs())
-                .unwrap_or(i64::MAX)
-                .min(longest);
-            let asked = heard.after.map_or(0, |after| {
-                i64::try_from(wait_after(0, Some(after)).as_secs()).unwrap_or(0)
-            });
-            Some(now.saturating_add(wait.max(asked)))
-        };
         let told: String = heard.message.chars().filter(|one| !one.is_control()).collect();
         let told = cut(&told, MAX_MESSAGE);
 
@@ -148,47 +139,61 @@ impl Question {
         };
 
         match self.gate {
-            GateType::Webhook => {
-                let asking = gates.webhook.as_ref()?;
-                let next = match heard.said {
-                    Said::Pass => Some(now.saturating_add(asking.expires)),
-                    Said::Fail => None,
-                    Said::Wait => Some(now.saturating_add(asking.interval)),
-                    Said::Error => pause(LONGEST_PAUSE),
-                };
-                let word = match heard.said {
-                    Said::Pass => "it says pass",
-                    Said::Fail => "it says fail",
-                    Said::Wait => "it says wait",
-                    Said::Error => "it could not be asked",
-                };
-                let message = if told.is_empty() {
-                    word.to_owned()
-                } else {
-                    format!("{word}: {told}")
-                };
-                Some(Answer {
-                    next,
-                    message,
-                    course: None,
-                    ..answer
-                })
-            }
-            GateType::Metric => {
-                let measuring = gates.metric.as_ref()?;
-                if heard.said == Said::Error {
-                    let message = format!("it could not be measured: {told}");
-                    return Some(Answer {
-                        next: pause(LONGEST_PAUSE.min(measuring.interval)),
-                        message,
-                        ..answer
-                    });
-                }
-                Some(go_on(measuring, answer, (heard.said == Said::Pass, &told), now))
-            }
+            GateType::Webhook => Some(answer_webhook(gates.webhook.as_ref()?, answer, (heard, &told), now)),
+            GateType::Metric => Some(answer_metric(gates.metric.as_ref()?, answer, (heard, &told), now)),
             GateType::Soak | GateType::Approval | GateType::Window | GateType::Test => None,
         }
     }
+}
+
+fn answer_webhook(asking: &Asking, answer: Answer, (heard, told): (&Heard, &str), now: i64) -> Answer {
+    let next = match heard.said {
+        Said::Pass => Some(now.saturating_add(asking.expires)),
+        Said::Fail => None,
+        Said::Wait => Some(now.saturating_add(asking.interval)),
+        Said::Error => Some(ask_again(answer.errors, heard, LONGEST_PAUSE, now)),
+    };
+    let word = match heard.said {
+        Said::Pass => "it says pass",
+        Said::Fail => "it says fail",
+        Said::Wait => "it says wait",
+        Said::Error => "it could not be asked",
+    };
+    let message = if told.is_empty() {
+        word.to_owned()
+    } else {
+        format!("{word}: {told}")
+    };
+    Answer {
+        next,
+        message,
+        course: None,
+        ..answer
+    }
+}
+
+fn answer_metric(measuring: &Measuring, answer: Answer, (heard, told): (&Heard, &str), now: i64) -> Answer {
+    if heard.said == Said::Error {
+        let longest = LONGEST_PAUSE.min(measuring.interval);
+        return Answer {
+            next: Some(ask_again(answer.errors, heard, longest, now)),
+            message: format!("it could not be measured: {told}"),
+            ..answer
+        };
+    }
+    go_on(measuring, answer, (heard.said == Said::Pass, told), now)
+}
+
+/// When to ask again after an error: later with every error in a row, and not before the time that the answer asked
+/// for.
+fn ask_again(errors: u32, heard: &Heard, longest: i64, now: i64) -> i64 {
+    let wait = i64::try_from(wait_after(errors, None).as_secs())
+        .unwrap_or(i64::MAX)
+        .min(longest);
+    let asked = heard.after.map_or(0, |after| {
+        i64::try_from(wait_after(0, Some(after)).as_secs()).unwrap_or(0)
+    });
+    now.saturating_add(wait.max(asked))
 }
 
 /// The course with one more measurement.

@@ -4,7 +4,7 @@ use farwater_api::{
     Digest,
     history::VersionResult,
     objects::{Outcome, ServiceReport},
-    service_test::ServiceTest,
+    test_container::ServiceTest,
 };
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use farwater_bundle::RelPath;
 use farwater_fleet::{
     dependencies::{cycle_trouble, find_cycle, set_key},
     placement::{self, Denied},
-    service_tests::check_tests,
+    test_jobs::check_tests,
 };
 use farwater_sources::Range;
 use farwater_store::{Store, StoreError};

@@ -3,7 +3,7 @@
 use farwater_api::{
     Digest,
     hooks::{HOOK, TEST},
-    service_test::{ServiceTest, Variable},
+    test_container::{ServiceTest, Variable},
 };
 use serde_json::{Value, json};
 
