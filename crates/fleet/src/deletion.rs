@@ -7,7 +7,7 @@ pub fn holders(finalizers: &[String]) -> String {
     let told = finalizers.iter().map(|finalizer| {
         let until = match finalizer.as_str() {
             AGENT_FINALIZER => "until the agent of its cluster has confirmed",
-            SET_FINALIZER => "until its services are gone or let go",
+            SET_FINALIZER => "until its services are deleted or released",
             "foregroundDeletion" => "until the objects that it owns are gone",
             "orphan" => "until the objects that it owns have lost their reference to it",
             _ => "until the program that set it takes it off",

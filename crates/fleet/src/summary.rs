@@ -43,7 +43,7 @@ pub const ROLLOUT_HALTED: &str = "RolloutHalted";
 pub const NO_CLUSTERS: &str = "NoClusters";
 /// Ends the message of a removal that waits for a silent agent.
 pub const REMOVAL_EXIT: &str =
-    "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
+    "to release its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
 const MAX_STALE_BYTES: usize = 256;
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;

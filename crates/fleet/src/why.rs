@@ -99,7 +99,7 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
     let since = service.metadata.deletion_timestamp.as_ref()?;
     let what = match service.spec.deletion_policy {
         farwater_api::service_deployment::DeletionPolicy::Delete => "deleted its objects",
-        farwater_api::service_deployment::DeletionPolicy::Orphan => "let go of its objects",
+        farwater_api::service_deployment::DeletionPolicy::Orphan => "released its objects",
     };
     let age = ago(since.0, evidence.now);
     let finalizers = service.metadata.finalizers.as_deref().unwrap_or_default();
@@ -112,7 +112,7 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
     if let Some(finding) = judge_cluster(evidence) {
         let exit = match service.spec.deletion_policy {
             farwater_api::service_deployment::DeletionPolicy::Delete => REMOVAL_EXIT,
-            farwater_api::service_deployment::DeletionPolicy::Orphan => "the hub lets go of its objects by itself",
+            farwater_api::service_deployment::DeletionPolicy::Orphan => "the hub releases its objects by itself",
         };
         return Some(
             finding

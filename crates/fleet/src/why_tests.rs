@@ -822,7 +822,7 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
     progressing(
         delete,
         Link::Agent,
-        "the service is being deleted for 60s; the agent has not yet confirmed that it let go of its objects",
+        "the service is being deleted for 60s; the agent has not yet confirmed that it released its objects",
     );
     let held = |w: &mut World| {
         delete(w);

@@ -31,7 +31,7 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
 
 /// For a removal that did not wait for its silent agent.
 pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
-    let why = format!("the agent of cluster {cluster} is silent and lets go of the objects when it is back");
+    let why = format!("the agent of cluster {cluster} is silent and releases the objects when it is back");
     let message = match there(objects).as_slice() {
         [] => format!("{why}; it has not said which they are"),
         objects => format!("{why}; by its last report {}: {}", count(objects), names(objects)),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_silent_agent_may_never_have_named_an_object() {
-        let silent = "the agent of cluster east is silent and lets go of the objects when it is back";
+        let silent = "the agent of cluster east is silent and releases the objects when it is back";
         assert_eq!(
             left_by_hub("east", &[]).message,
             format!("{silent}; it has not said which they are")

@@ -168,7 +168,7 @@ async fn a_silent_agent_holds_up_no_deletion_that_leaves_the_objects() {
         "{told:?}"
     );
 
-    // It is back, also after a restart: it is told to let go of what it has, and of nothing when it has said so.
+    // The agent is back, also after a restart: its state asks it to release its objects, and nothing once it confirmed.
     let rig = rig.restart().await;
     rig.wait_loaded().await;
     let orphaned = |entry: &Entry| {

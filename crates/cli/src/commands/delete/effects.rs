@@ -173,8 +173,8 @@ pub fn of_cluster(name: &str, services: Result<(&[String], usize), &str>) -> Vec
             let (count, are) = (counted(services.len(), "service"), verb(&services.len(), "is", "are"));
             let rest = match of_sets {
                 0 => "they wait for a cluster of this name".to_owned(),
-                all if all == services.len() => "their sets let go of them".to_owned(),
-                some => format!("their sets let go of {some}, and the others wait for a cluster of this name"),
+                all if all == services.len() => "their sets release them".to_owned(),
+                some => format!("their sets release {some}, and the others wait for a cluster of this name"),
             };
             format!("{count} {are} on it: {}; {rest}", list(services))
         }
@@ -334,11 +334,11 @@ mod tests {
         assert_eq!(first(Ok((&[], 0))), "no service is on it");
         assert_eq!(
             first(Ok((&names[..1], 1))),
-            "1 service is on it: team-a/s0; their sets let go of them"
+            "1 service is on it: team-a/s0; their sets release them"
         );
         assert_eq!(
             first(Ok((&names, 2))),
-            "7 services are on it: team-a/s0, team-a/s1, team-a/s2, team-a/s3, team-a/s4 and 2 more; their sets let go of 2, and the \
+            "7 services are on it: team-a/s0, team-a/s1, team-a/s2, team-a/s3, team-a/s4 and 2 more; their sets release 2, and the \
              others wait for a cluster of this name"
         );
         assert_eq!(first(Err("forbidden")), "the services on it can't be listed: forbidden");

@@ -72,7 +72,7 @@ pub(super) fn judge(replica: &Replica, set: &ServiceSet, tally: &Tally, advance:
         let message = format!("rollout {} is halted: {by} failed", halted.status.number);
         Verdict::stalled(ROLLOUT_HALTED, message)
     } else if leaving > 0 && braked == 0 {
-        Verdict::reconciling("Leaving", format!("lets go of {}", counted(leaving, "cluster")))
+        Verdict::reconciling("Leaving", format!("releases {}", counted(leaving, "cluster")))
     } else if matched == 0 {
         Verdict::reconciling(NO_CLUSTERS, describe_no_clusters(&set.spec.cluster_selector))
     } else if ready < matched {
