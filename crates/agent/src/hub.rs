@@ -1,8 +1,10 @@
 //! Requests to the hub.
 
 mod connect;
+mod error;
 mod plans;
 
+use error::unreachable;
 use std::{
     path::Path,
     sync::{
@@ -17,9 +19,8 @@ use farwater_api::{
     Digest,
     protocol::{
         CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, PLAN_HEADER,
-        POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
-        RENEW_KEYS_HEADER, SUCCESSION_HEADER, SealedSecrets, Skew, StatusAnswer, StatusReport, TokenAnswer,
-        parse_protocol,
+        POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER, ProtocolError, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER,
+        SUCCESSION_HEADER, SealedSecrets, Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
     },
     succession::{KeysAnswer, KeysRequest, SignedSuccession, Successions},
 };
@@ -35,13 +36,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     clock::Clock,
-    identity::{Identity, KeyError, Keys, Presence},
-    proxy::{Connector, Proxy, ProxyError, SettingError},
+    identity::{Identity, Keys, Presence},
+    proxy::{Connector, Proxy},
     sync::lock,
-    tls::{self, Pins, Trust, TrustError},
+    tls::{self, Pins, Trust},
 };
 
 pub use connect::Socket;
+pub use error::{HubError, chain};
 
 /// Limit for the first byte of an answer, and between two parts: a slower hub counts as away.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,96 +51,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_ANSWER: usize = 64 << 10;
 /// Base64 adds a third, and there are some more fields.
 const MAX_SEALED: usize = MAX_SECRET_BYTES * 3 / 2;
-
-#[derive(Debug, thiserror::Error)]
-pub enum HubError {
-    #[error("read hub URL {url:?}: want https://HOST[:PORT]")]
-    Url { url: String },
-    #[error("trust the hub's certificate authority")]
-    Tls(#[source] rustls::Error),
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-    #[error(transparent)]
-    Proxy(#[from] SettingError),
-    #[error("reach the hub for {what}: its certificate is not trusted: {problem}")]
-    Certificate { what: &'static str, problem: String },
-    #[error(
-        "{what}: {path} is not known at {hub} (404): it is no hub, or one that is older than this agent ({version}); check \
-         --hub, and upgrade the hub before its agents",
-        version = crate::VERSION
-    )]
-    PathUnknown {
-        what: &'static str,
-        path: String,
-        hub: String,
-    },
-    #[error("reach the hub for {what}")]
-    Unreachable {
-        what: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    #[error("{what}: the hub answered {status} {reason}: {message}")]
-    Refused {
-        what: &'static str,
-        status: StatusCode,
-        reason: String,
-        message: String,
-        retry_after: Option<Duration>,
-    },
-    #[error("{what}: the hub's answer is not what the protocol says, and {advice}")]
-    NotTogether {
-        what: &'static str,
-        advice: &'static str,
-        source: serde_json::Error,
-    },
-    #[error("{what}: the hub's answer is over {limit} bytes")]
-    TooLarge { what: &'static str, limit: usize },
-    #[error("{what}: the hub's answer is not what the protocol says")]
-    Malformed {
-        what: &'static str,
-        source: serde_json::Error,
-    },
-    #[error("{what}: the answer is {status} without the switch to a WebSocket; proxies in between must pass that on")]
-    NotSwitched { what: &'static str, status: StatusCode },
-    #[error("write bundle")]
-    Write(#[source] std::io::Error),
-    #[error(transparent)]
-    Key(#[from] KeyError),
-}
-
-impl HubError {
-    /// The pause that the hub asked for. None: it asked for none.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } => *retry_after,
-            _ => None,
-        }
-    }
-
-    pub fn is_reason(&self, wanted: &str) -> bool {
-        matches!(self, Self::Refused { reason, .. } if reason == wanted)
-    }
-
-    /// The error with its causes in one line.
-    pub fn text(&self) -> String {
-        chain(self)
-    }
-}
-
-/// An error with its sources, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    crate::messages::shorten(&text)
-}
 
 /// The answer to a poll.
 #[derive(Debug)]
@@ -593,52 +505,6 @@ pub struct Caller<'a> {
     pub identity: &'a Identity,
     pub kubernetes_version: &'a str,
     pub presence: &'a Presence,
-}
-
-impl HubError {
-    /// 409: the hub doesn't know the report that the last one builds on.
-    pub fn wants_everything(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused {
-                status: StatusCode::CONFLICT,
-                ..
-            }
-        ) || self.is_reason(REASON_BASE_UNKNOWN)
-    }
-
-    /// Whether the same request is refused each time because of its content.
-    pub fn blames_content(&self) -> bool {
-        let blaming = [
-            StatusCode::BAD_REQUEST,
-            StatusCode::PAYLOAD_TOO_LARGE,
-            StatusCode::UNPROCESSABLE_ENTITY,
-        ];
-        matches!(self, Self::Refused { status, .. } if blaming.contains(status))
-    }
-}
-
-fn unreachable(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HubError {
-    let source = source.into();
-    match certificate_error(source.as_ref()) {
-        Some(problem) => HubError::Certificate { what, problem },
-        None => HubError::Unreachable { what, source },
-    }
-}
-
-/// The problem with the hub's certificate, if the hub could not be reached because of it.
-fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    if error.is::<ProxyError>() {
-        // The proxy's own certificate is not the hub's problem.
-        return None;
-    }
-    if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
-        return Some(tls::explain(problem));
-    }
-    // An io::Error's source is the cause of the error it wraps, so look at the wrapped error first.
-    let held = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    let held = held.and_then(|held| certificate_error(held));
-    held.or_else(|| certificate_error(error.source()?))
 }
 
 /// Whether the URL is `https://HOST[:PORT]`, and nothing else.

@@ -7,12 +7,14 @@
 
 mod client;
 mod credentials;
+mod error;
 mod files;
 mod kubeconfig;
 mod list;
 mod log;
 mod look;
 mod pod;
+mod resource;
 mod tls;
 
 use std::{
@@ -22,30 +24,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use farwater_api::{FIELD_MANAGER, objects::ObjectRef, protocol::ServiceAccount};
-use farwater_fleet::plan::{GroupVersionKind, Scope};
-use http::{Method, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use farwater_api::{FIELD_MANAGER, protocol::ServiceAccount};
+use http::Method;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 use self::{
     client::{Client, Server},
-    credentials::CredentialsError,
-    kubeconfig::{Access, KubeconfigError},
-    pod::PodError,
-    tls::TlsError,
+    kubeconfig::Access,
 };
-use crate::{
-    hub::chain,
-    limits::Limits,
-    messages::{
-        explain_status, field_conflicts, fields_of, is_immutable, is_of_other_version, is_unmergeable, shorten,
-    },
-    proxy::SettingError,
-    sync::lock,
-};
+use crate::{limits::Limits, sync::lock};
+use error::{broken_off, is_about_secret, not_json, refusal, retry_after};
+
+pub use error::{ApiError, ConnectError, Fault};
+pub use resource::{Resource, escape};
 
 /// Applies at a time. More gain nothing, and each takes 15 KB here, which stay with the process.
 const APPLIES: usize = 64;
@@ -73,62 +67,6 @@ const JSON: &str = "application/json";
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                          application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    #[error("read kubeconfig")]
-    Kubeconfig(#[from] KubeconfigError),
-    #[error("read the pod's service account; outside of a cluster --kubeconfig is needed")]
-    InCluster(#[from] PodError),
-    #[error(
-        "reach the API server: `server` of the current context's cluster is no address; want https://HOST[:PORT][/PATH]"
-    )]
-    Address,
-    #[error("reach the API server")]
-    Proxy(#[from] SettingError),
-    #[error("set up TLS to the API server")]
-    Tls(#[from] TlsError),
-    #[error("log in to the API server")]
-    Credentials(#[from] CredentialsError),
-}
-
-/// A failed request. The text may be reported, because it holds no values of fields.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ApiError {
-    #[error("{message}")]
-    Status {
-        code: u16,
-        reason: String,
-        message: String,
-        retry_after: Option<Duration>,
-        fault: Fault,
-    },
-    /// The connection failed before or during the answer. The request may have been carried out.
-    #[error("the API server can't be reached: {0}")]
-    Lost(String),
-    #[error("the API server gave no answer within {} s", .0.as_secs())]
-    Silent(Duration),
-    /// The request or the answer is invalid.
-    #[error("{0}")]
-    Unusable(String),
-}
-
-/// The kind of a refusal, for decisions that depend on more than its code.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Fault {
-    #[default]
-    Other,
-    /// Other field managers own fields with other values. Lists the fields and managers; empty if only we own them
-    /// ourselves.
-    FieldConflicts(String),
-    /// Earlier applies or writes count as of a version of the kind that lacks a field, see [`crate::live::versions`].
-    OtherVersion,
-    /// Only fields that can't be changed while the object exists.
-    Immutable,
-    /// The merge of manifest and live object is invalid, or the manifest can't be merged at all. Holds the fields that
-    /// the API server names. Another way of writing may work.
-    Unmergeable(Vec<String>),
-}
-
 /// How a manifest is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyMode {
@@ -146,162 +84,8 @@ pub enum Propagation {
     Foreground,
 }
 
-impl ApiError {
-    pub fn fault(&self) -> &Fault {
-        match self {
-            Self::Status { fault, .. } => fault,
-            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => &Fault::Other,
-        }
-    }
-
-    pub fn code(&self) -> u16 {
-        match self {
-            Self::Status { code, .. } => *code,
-            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => 0,
-        }
-    }
-
-    /// Pause before a retry, never less than the API server asked for. None: don't retry in this attempt.
-    pub fn pause(&self, tried: u32) -> Option<Duration> {
-        let usual = Duration::from_millis(200) * tried;
-        let wait = match self {
-            Self::Status {
-                code: 429 | 503,
-                retry_after,
-                ..
-            } => retry_after.unwrap_or(usual),
-            Self::Status {
-                code: 500..=599,
-                retry_after: Some(asked),
-                ..
-            } => *asked,
-            Self::Lost(_) => usual,
-            _ => return None,
-        };
-        (wait <= LONGEST_PAUSE).then(|| a_little_more(wait))
-    }
-
-    /// Whether the error says nothing about the request: the same may succeed later.
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Status { code, retry_after, .. } => {
-                matches!(code, 408 | 429 | 502..=504) || (*code >= 500 && retry_after.is_some())
-            }
-            Self::Lost(_) | Self::Silent(_) => true,
-            Self::Unusable(_) => false,
-        }
-    }
-
-    /// The pause that the API server asked for. None: it asked for none.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Status { retry_after, .. } => *retry_after,
-            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => None,
-        }
-    }
-
-    /// Whether the object may break the schema of its kind.
-    pub fn is_about_schema(&self) -> bool {
-        match self {
-            Self::Status { code: 400 | 422, .. } => true,
-            // For applies that break the schema, API servers give no reason.
-            Self::Status { code: 500, reason, .. } => reason.is_empty(),
-            _ => false,
-        }
-    }
-
-    pub fn is_not_found(&self) -> bool {
-        self.code() == 404
-    }
-
-    pub fn is_forbidden(&self) -> bool {
-        self.code() == 403
-    }
-
-    /// Whether the same request may succeed without any change by a person.
-    pub fn is_transient(&self) -> bool {
-        matches!(self.code(), 0 | 408 | 409 | 429 | 500..=599)
-    }
-}
-
 /// The user of a request: the agent itself (none), or a service's account.
 pub type As<'a> = Option<&'a ServiceAccount>;
-
-/// How the objects of a kind are served.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Resource {
-    pub group: String,
-    pub version: String,
-    pub kind: String,
-    pub plural: String,
-    pub namespaced: bool,
-}
-
-impl Resource {
-    pub fn scope(&self) -> Scope {
-        if self.namespaced {
-            Scope::Namespaced
-        } else {
-            Scope::Cluster
-        }
-    }
-
-    pub fn gvk(&self) -> GroupVersionKind {
-        GroupVersionKind {
-            group: self.group.clone(),
-            version: self.version.clone(),
-            kind: self.kind.clone(),
-        }
-    }
-
-    /// Path of the collection. An empty namespace means all namespaces.
-    pub fn collection(&self, namespace: &str) -> String {
-        let root = if self.group.is_empty() {
-            format!("/api/{}", self.version)
-        } else {
-            format!("/apis/{}/{}", self.group, self.version)
-        };
-        if self.namespaced && !namespace.is_empty() {
-            format!("{root}/namespaces/{}/{}", escape(namespace), self.plural)
-        } else {
-            format!("{root}/{}", self.plural)
-        }
-    }
-
-    pub fn path(&self, namespace: &str, name: &str) -> String {
-        format!("{}/{}", self.collection(namespace), escape(name))
-    }
-
-    /// Path of an object of this kind.
-    pub fn path_of(&self, object: &ObjectRef) -> String {
-        self.path(&object.namespace, &object.name)
-    }
-}
-
-/// Percent-encodes all characters that a Kubernetes name can contain and a path segment can't.
-pub fn escape(text: &str) -> String {
-    let out = percent_encode(text, b"-._~:");
-    // A segment of dots would be another path.
-    if out == "." || out == ".." {
-        out.replace('.', "%2E")
-    } else {
-        out
-    }
-}
-
-/// Keeps letters, digits and the bytes in `kept`.
-fn percent_encode(text: &str, kept: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || kept.contains(&byte) {
-            out.push(byte as char);
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
 
 pub struct Kubernetes {
     server: Arc<Server>,
@@ -629,66 +413,8 @@ fn a_little_more(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(1.05..=1.3))
 }
 
-/// Whether a refusal may quote a Secret's value.
-fn is_about_secret(path: &str) -> bool {
-    let path = path.split('?').next().unwrap_or_default();
-    path.contains("/secrets/") || path.ends_with("/secrets")
-}
-
-/// Why an answer could not be read to its end.
-fn broken_off(error: &(dyn std::error::Error + 'static), largest: usize) -> ApiError {
-    if error.is::<LengthLimitError>() {
-        return ApiError::Unusable(format!("the API server's answer has over {} MiB", largest >> 20));
-    }
-    ApiError::Lost(shorten(&chain(error)))
-}
-
-fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
-    let seconds: u64 = response
-        .headers()
-        .get(header::RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()?;
-    Some(Duration::from_secs(seconds.min(300)))
-}
-
-fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about_secret: bool) -> ApiError {
-    let code = status.as_u16();
-    match serde_json::from_slice::<Value>(body) {
-        Ok(value) if value["kind"] == "Status" => ApiError::Status {
-            code,
-            reason: value["reason"].as_str().unwrap_or_default().to_owned(),
-            message: explain_status(&value, about_secret),
-            retry_after,
-            fault: match field_conflicts(&value) {
-                Some(conflicts) => Fault::FieldConflicts(conflicts),
-                None if is_immutable(&value) => Fault::Immutable,
-                None if is_of_other_version(&value) => Fault::OtherVersion,
-                None if is_unmergeable(&value) => Fault::Unmergeable(fields_of(&value)),
-                None => Fault::Other,
-            },
-        },
-        _ => {
-            let message = format!("the API server answered {status}");
-            ApiError::Status {
-                code,
-                reason: String::new(),
-                message,
-                retry_after,
-                fault: Fault::Other,
-            }
-        }
-    }
-}
-
 fn parse(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|e| not_json(&e))
-}
-
-fn not_json(error: &serde_json::Error) -> ApiError {
-    ApiError::Unusable(format!("the API server's answer is not JSON: {error}"))
 }
 
 pub fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
@@ -697,7 +423,7 @@ pub fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{error::is_about_secret, *};
 
     #[test]
     fn names_stay_one_segment_of_a_path() {

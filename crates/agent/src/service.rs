@@ -8,6 +8,7 @@ mod causes;
 mod hooks;
 mod judges;
 mod leaving;
+mod prune;
 mod record;
 mod remove;
 pub(crate) mod rollout;

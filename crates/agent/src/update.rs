@@ -9,6 +9,8 @@
 //!
 //! A change in progress is written into the Deployment, so that the agent that starts next knows of it.
 
+mod deployment;
+
 use std::{sync::Arc, time::Duration};
 
 use farwater_api::{
@@ -16,28 +18,17 @@ use farwater_api::{
     protocol::{AgentReport, AgentSettings, AgentUpdate, Verbatim},
 };
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
     Agent,
-    kubernetes::{ApiError, Kubernetes, Resource},
-    messages::shorten,
+    kubernetes::{ApiError, Kubernetes},
     options::Options,
 };
+use deployment::write;
+use deployment::{ATTEMPT, adopt, begin, confirm, deployments, go_back, read, to_text};
 
-/// Digest of the settings in force.
-const APPLIED: &str = "farwater.dev/agent-settings";
-/// The change in progress.
-const ATTEMPT: &str = "farwater.dev/agent-update";
-/// The last change that did not work.
-const REFUSED: &str = "farwater.dev/agent-refused";
-/// Name of the agent's container in its pod.
-const CONTAINER: &str = "agent";
-/// Tells a new agent with which settings it is the first to run.
-const SETTINGS_VARIABLE: &str = "FARWATER_AGENT_SETTINGS";
-const LOG_VARIABLE: &str = "FARWATER_LOG";
 /// Number of starts that a new version may need without ever reporting.
 const STARTS: u32 = 3;
 /// Pause between two looks at a change in progress.
@@ -276,197 +267,41 @@ impl Own {
             agent.reports.is_delivered(),
             Timestamp::now().as_second(),
         );
-        Ok(match step {
-            Step::Settled => report(seen.applied, AgentUpdate::Settled),
+        match step {
+            Step::Settled => Ok(report(seen.applied, AgentUpdate::Settled)),
             Step::Adopt(digest) => {
-                write(
-                    kubernetes,
-                    path,
-                    &seen,
-                    None,
-                    &[(APPLIED, Some(digest.to_string())), (REFUSED, None)],
-                )
-                .await?;
-                report(Some(digest), AgentUpdate::Settled)
+                adopt(kubernetes, path, &seen, digest).await?;
+                Ok(report(Some(digest), AgentUpdate::Settled))
             }
             Step::Begin(template, attempt) => {
-                tracing::info!(
-                    from = seen.template.image,
-                    to = template.image,
-                    "changing the agent's own Deployment"
-                );
-                let annotations = [(ATTEMPT, Some(to_text(&attempt))), (REFUSED, None)];
-                write(
-                    kubernetes,
-                    path,
-                    &seen,
-                    Some((&template, Some(attempt.settings))),
-                    &annotations,
-                )
-                .await?;
-                report(
-                    seen.applied,
-                    AgentUpdate::Updating {
-                        settings: attempt.settings,
-                    },
-                )
+                begin(kubernetes, path, &seen, &template, &attempt).await?;
+                let settings = attempt.settings;
+                Ok(report(seen.applied, AgentUpdate::Updating { settings }))
             }
-            Step::Wait(settings) => report(seen.applied, AgentUpdate::Updating { settings }),
+            Step::Wait(settings) => Ok(report(seen.applied, AgentUpdate::Updating { settings })),
             Step::Confirm => {
-                let applied = self.mine.map(|digest| digest.to_string());
-                write(
-                    kubernetes,
-                    path,
-                    &seen,
-                    None,
-                    &[(APPLIED, applied), (ATTEMPT, None), (REFUSED, None)],
-                )
-                .await?;
-                tracing::info!(image = seen.template.image, "the new version of the agent is confirmed");
-                report(self.mine, AgentUpdate::Settled)
+                confirm(kubernetes, path, &seen, self.mine).await?;
+                Ok(report(self.mine, AgentUpdate::Settled))
             }
             Step::GoBack(attempt, why) => {
-                let state = describe_pods(kubernetes).await;
-                let reason = shorten(&format!("{}: {why}{state}", seen.template.image));
-                let refused = Refused {
-                    settings: attempt.settings,
-                    reason: reason.clone(),
-                };
-                let annotations = [(ATTEMPT, None), (REFUSED, Some(to_text(&refused)))];
-                write(
-                    kubernetes,
-                    path,
-                    &seen,
-                    Some((&attempt.previous, seen.applied)),
-                    &annotations,
-                )
-                .await?;
-                tracing::warn!(
-                    reason,
-                    image = attempt.previous.image,
-                    "going back to the agent's version before"
-                );
-                report(
-                    seen.applied,
-                    AgentUpdate::Failed {
-                        settings: attempt.settings,
-                        reason,
-                    },
-                )
+                let Refused { settings, reason } = go_back(kubernetes, path, &seen, &attempt, why).await?;
+                Ok(report(seen.applied, AgentUpdate::Failed { settings, reason }))
             }
             Step::Failed(Refused { settings, reason }) => {
-                report(seen.applied, AgentUpdate::Failed { settings, reason })
-            }
-        })
-    }
-}
-
-fn deployments() -> Resource {
-    Resource {
-        group: "apps".into(),
-        version: "v1".into(),
-        kind: "Deployment".into(),
-        plural: "deployments".into(),
-        namespaced: true,
-    }
-}
-
-fn to_text(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("an annotation is plain JSON")
-}
-
-async fn read(kubernetes: &Kubernetes, path: &str) -> Result<Seen, ApiError> {
-    parse(&kubernetes.get(None, path, false).await?)
-}
-
-/// An unreadable annotation is not ours, and is ignored.
-fn parse(deployment: &Value) -> Result<Seen, ApiError> {
-    let containers = deployment["spec"]["template"]["spec"]["containers"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let container = containers.into_iter().find(|container| container["name"] == CONTAINER);
-    let container = container
-        .ok_or_else(|| ApiError::Unusable(format!("the agent's Deployment has no container named {CONTAINER}")))?;
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let variables = container["env"].as_array().into_iter().flatten();
-    let log = variables.into_iter().find(|variable| variable["name"] == LOG_VARIABLE);
-    let annotations = &deployment["metadata"]["annotations"];
-    Ok(Seen {
-        version: text(&deployment["metadata"]["resourceVersion"]).unwrap_or_default(),
-        template: Template {
-            image: text(&container["image"]).unwrap_or_default(),
-            log: log.and_then(|variable| text(&variable["value"])),
-            memory_limit: text(&container["resources"]["limits"]["memory"]),
-        },
-        applied: annotations[APPLIED].as_str().and_then(|digest| digest.parse().ok()),
-        attempt: from_text(&annotations[ATTEMPT]),
-        refused: from_text(&annotations[REFUSED]),
-    })
-}
-
-fn from_text<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_str(value.as_str()?).ok()
-}
-
-/// Writes if the Deployment is unchanged since `seen`. `template`: with the settings that its process is the first to
-/// run with.
-async fn write(
-    kubernetes: &Kubernetes,
-    path: &str,
-    seen: &Seen,
-    template: Option<(&Template, Option<Digest>)>,
-    annotations: &[(&str, Option<String>)],
-) -> Result<(), ApiError> {
-    let annotations: serde_json::Map<String, Value> = annotations
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), json!(value)))
-        .collect();
-    let mut patch = json!({"metadata": {"resourceVersion": seen.version, "annotations": annotations}});
-    if let Some((template, settings)) = template {
-        let variable = |name: &str, value: Option<String>| match value {
-            Some(value) => json!({"name": name, "value": value}),
-            None => json!({"name": name, "$patch": "delete"}),
-        };
-        patch["spec"] = json!({"template": {"spec": {"containers": [{
-            "name": CONTAINER,
-            "image": template.image,
-            "env": [
-                variable(LOG_VARIABLE, template.log.clone()),
-                variable(SETTINGS_VARIABLE, settings.map(|digest| digest.to_string())),
-            ],
-            "resources": {"limits": {"memory": template.memory_limit}},
-        }]}}});
-    }
-    kubernetes.patch_strategic(path, &patch).await.map(drop)
-}
-
-/// The messages of the agent's pods that are not ready. Empty if the agent may not read pods.
-async fn describe_pods(kubernetes: &Kubernetes) -> String {
-    let mut found = String::new();
-    let collection = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/pods");
-    let each = |pod: Value| {
-        let statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
-        for status in statuses.into_iter().filter(|status| status["ready"] != true) {
-            let ended = &status["lastState"]["terminated"]["message"];
-            let waiting = &status["state"]["waiting"];
-            let words = [ended, &waiting["reason"], &waiting["message"]];
-            let words: Vec<&str> = words.iter().filter_map(|word| word.as_str()).map(str::trim).collect();
-            if !words.is_empty() {
-                found = format!("; its pod says: {}", words.join(": "));
+                Ok(report(seen.applied, AgentUpdate::Failed { settings, reason }))
             }
         }
-    };
-    let selector = "app.kubernetes.io/name=farwater,app.kubernetes.io/component=agent";
-    if let Err(error) = kubernetes.list(None, &collection, selector, false, each).await {
-        tracing::debug!(error = crate::hub::chain(&error), "can't look at the agent's own pods");
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
+    use super::{
+        deployment::{LOG_VARIABLE, REFUSED, parse},
+        *,
+    };
 
     const NOW: i64 = 1_000;
 

@@ -1,17 +1,20 @@
 //! ServiceSet: one service on many clusters.
 
-use std::collections::BTreeMap;
+mod survey;
+mod template;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use kube_derive::CustomResource;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
-use crate::{
-    RolloutPhase, RolloutPolicy, ServiceDeploymentSpec, is_zero, schemas,
-    service_deployment::{ClusterReference, DeletionPolicy},
+use crate::{RolloutPhase, RolloutPolicy, service_deployment::DeletionPolicy};
+
+pub use survey::{
+    MAX_SURVEYED_MEMBERS, MAX_SURVEYED_VERSIONS, ProgressCounts, RolloutSurvey, SURVEY_KIND, Stage, VersionCounts,
+    VersionStage,
 };
+pub use template::{Override, ServiceTemplate, SetParameter, TemplateMetadata, TemplateSpec};
 
 /// Maximum number of parameters of one set.
 pub const MAX_SET_PARAMETERS: usize = 64;
@@ -31,18 +34,6 @@ pub const MEMBERS_KIND: &str = "ServiceSetMemberList";
 pub const PLAN_KIND: &str = "ServiceSetPlan";
 /// Maximum number of clusters in each list of a plan. The counts include all.
 pub const MAX_PLANNED: usize = 1000;
-/// Kind of the answer of `servicesets/NAME/rollout`.
-pub const SURVEY_KIND: &str = "ServiceSetRollout";
-/// Maximum number of versions in a survey: as many as a page shows at once, and more than a rollout ever has in
-/// progress.
-pub const MAX_SURVEYED_VERSIONS: usize = 12;
-/// Maximum number of members in a survey, the worst first. The counts include all.
-pub const MAX_SURVEYED_MEMBERS: usize = 50;
-
-/// Fields of a service that the set determines, not the template: its cluster, its end, and actions of people on single
-/// services.
-const OWN_FIELDS: [&str; 5] = ["clusterRef", "deletionPolicy", "suspend", "suspension", "pin"];
-
 /// A ServiceDeployment for each selected cluster, created from one template.
 ///
 /// The set owns these services. They are read-only, except for `suspend`, `suspension` and `pin`.
@@ -112,124 +103,6 @@ pub struct SetPin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub reason: Option<String>,
-}
-
-/// Template of a ServiceDeployment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ServiceTemplate {
-    /// Metadata of each ServiceDeployment.
-    #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
-    pub metadata: TemplateMetadata,
-    /// The spec of each ServiceDeployment.
-    pub spec: TemplateSpec,
-}
-
-/// Metadata of each ServiceDeployment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TemplateMetadata {
-    /// Labels, in addition to `farwater.dev/set` with the set's name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
-
-impl TemplateMetadata {
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-}
-
-/// The spec of a ServiceDeployment without the fields that the set determines.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TemplateSpec(pub Map<String, Value>);
-
-impl TemplateSpec {
-    /// Applies an override's patch as a JSON merge patch (RFC 7396).
-    pub fn patched(&self, patch: &Map<String, Value>) -> Self {
-        let mut spec = self.clone();
-        merge(&mut spec.0, patch);
-        spec
-    }
-
-    /// The spec of the ServiceDeployment on one cluster.
-    pub fn on(&self, cluster: &ClusterReference, policy: DeletionPolicy) -> Map<String, Value> {
-        let mut spec = self.0.clone();
-        spec.insert("clusterRef".to_owned(), json!(cluster));
-        spec.insert("deletionPolicy".to_owned(), json!(policy));
-        spec
-    }
-}
-
-fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
-    for (field, change) in patch {
-        match (change, target.get_mut(field)) {
-            (Value::Null, _) => drop(target.remove(field)),
-            (Value::Object(change), Some(Value::Object(known))) => merge(known, change),
-            (Value::Object(change), _) => {
-                let mut made = Map::new();
-                merge(&mut made, change);
-                target.insert(field.clone(), made.into());
-            }
-            (change, _) => drop(target.insert(field.clone(), change.clone())),
-        }
-    }
-}
-
-impl JsonSchema for TemplateSpec {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ServiceTemplateSpec".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = ServiceDeploymentSpec::json_schema(generator);
-        schema.insert("description".to_owned(), "The spec of each ServiceDeployment.".into());
-        if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-            fields.retain(|field, _| !OWN_FIELDS.contains(&field.as_str()));
-        }
-        if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
-            required.retain(|field| !OWN_FIELDS.iter().any(|own| field == own));
-        }
-        schema
-    }
-}
-
-/// A value for each cluster: constant, from a label, or computed. Exactly one of `value`, `fromLabel` and `expression`
-/// is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SetParameter {
-    /// Name in `configuration`.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// Constant value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
-    pub value: Option<String>,
-    /// Key of a label of the Cluster whose value is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 317))]
-    pub from_label: Option<String>,
-    /// CEL expression over `self`, the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once
-    /// its agent has joined, `version`. Its value is a string.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 1024))]
-    pub expression: Option<String>,
-    /// Value if the cluster has no such label, or the expression has no value. Absent: such a cluster is an error and
-    /// keeps the service that it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
-    pub default: Option<String>,
-}
-
-/// A change of the template for some clusters.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Override {
-    /// Label selector for clusters. Empty: every cluster.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
-    pub cluster_selector: LabelSelector,
-    /// JSON merge patch of `template.spec`: a null removes a field, and a list is replaced.
-    #[schemars(schema_with = "schemas::free_form")]
-    pub patch: Map<String, Value>,
 }
 
 /// Observed state of the set: counts and a few examples, so its size does not grow with the fleet. Each member is at
@@ -481,90 +354,6 @@ pub struct SetOrder {
     pub reason: String,
 }
 
-/// Progress of a set's rollout, counted over all members, as `servicesets/NAME/rollout` returns it. Its size grows with
-/// steps and versions, not with the fleet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RolloutSurvey {
-    /// Time of the count. Answers within a few seconds may share one count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counted_at: Option<Time>,
-    /// Steps, in the order in which a change reaches them.
-    pub stages: Vec<Stage>,
-    /// Versions, the newest first as far as known.
-    pub versions: Vec<VersionCounts>,
-    /// Number of versions that the last entry of `versions` stands for, if more than one.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub others: u64,
-    /// Number of clusters that are unavailable now.
-    #[serde(default)]
-    pub unavailable: u64,
-    /// Maximum number of clusters that may be unavailable.
-    #[serde(default)]
-    pub max_unavailable: u64,
-    /// The first cluster that the next step waits for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<Member>,
-    /// The worst members that are not done; equally bad ones by name.
-    pub open: Vec<Member>,
-}
-
-/// Members of one step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Stage {
-    /// Name of the step: `canary`, a step of the policy, or `rest`.
-    pub step: String,
-    pub counts: ProgressCounts,
-}
-
-/// Numbers of members by progress. Each counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ProgressCounts {
-    pub done: u64,
-    pub soaking: u64,
-    pub progressing: u64,
-    pub failed: u64,
-    pub deferred: u64,
-    pub waiting: u64,
-    pub still: u64,
-}
-
-impl ProgressCounts {
-    pub fn add(&mut self, progress: Progress) {
-        *match progress {
-            Progress::Done => &mut self.done,
-            Progress::Soaking => &mut self.soaking,
-            Progress::Progressing => &mut self.progressing,
-            Progress::Failed => &mut self.failed,
-            Progress::Deferred => &mut self.deferred,
-            Progress::Waiting => &mut self.waiting,
-            Progress::Still => &mut self.still,
-        } += 1;
-    }
-}
-
-/// Numbers of members that want or have a version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct VersionCounts {
-    /// Revision, as in the status of a service. Empty: none yet.
-    pub revision: String,
-    /// Author of the commit, as the commit states it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub author: String,
-    /// Steps with members of this version.
-    pub stages: Vec<VersionStage>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct VersionStage {
-    pub step: String,
-    /// Members that want the version, by progress. Over all versions they add up to the step's members.
-    pub counts: ProgressCounts,
-    /// Number of members that have the version and want another.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub kept: u64,
-}
-
 /// Plan of a set, as it is or as proposed, for its clusters; `servicesets/NAME/plan` returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -600,7 +389,10 @@ pub struct PlannedChange {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use schemars::SchemaGenerator;
+    use serde_json::{Value, json};
+
+    use super::{template::OWN_FIELDS, *};
 
     #[test]
     fn a_template_has_the_fields_of_a_service_but_for_the_sets_own() {

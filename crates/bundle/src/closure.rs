@@ -9,6 +9,8 @@
 //! whole, they are left to the renderer of that file: nothing is missing from the bundle because of them, and the
 //! content id changes with the file.
 
+mod error;
+mod objects;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,16 +18,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use farwater_api::Digest;
 use sha2::{Digest as _, Sha256};
 
-pub use crate::walk::Lost;
 use crate::{
     bases::Base,
     limits::Limits,
     manifests::IGNORE_FILE,
-    path::{PathError, PathReason, RelPath},
-    tree::{Entry, Mode, ObjectId, Tree, TreeError},
+    path::RelPath,
+    tree::{Entry, Mode, ObjectId, Tree},
     walk::{self, Found, Lookup, Resolved},
-    yaml::YamlReason,
 };
+use error::tree_error;
+use objects::Objects;
+
+pub use crate::walk::Lost;
+pub use error::{ClosureError, ClosureReason};
 
 /// Part of every content id. Change it when the same inputs must give a different archive.
 const FORMAT: &str = "farwater-content-v1\n";
@@ -67,61 +72,6 @@ pub struct InflatedChart {
 pub struct FileEntry {
     pub mode: Mode,
     pub id: ObjectId,
-}
-
-/// Why a path has no closure. Reads "apps/web/kustomization.yaml:3: …".
-#[derive(Debug, thiserror::Error)]
-#[error("{file}{}: {reason}", line.map(|l| format!(":{l}")).unwrap_or_default())]
-pub struct ClosureError {
-    /// Repository path, in printable form.
-    pub file: String,
-    pub line: Option<u32>,
-    pub reason: ClosureReason,
-}
-
-impl ClosureError {
-    /// Whether a reference leads out of the given tree. In a larger tree it may have a target.
-    pub fn leads_out(&self) -> bool {
-        match &self.reason {
-            ClosureReason::Reference {
-                lost: Lost::Path(error),
-                ..
-            }
-            | ClosureReason::Symlink {
-                lost: Lost::Path(error),
-                ..
-            } => error.reason == PathReason::Escapes,
-            _ => false,
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ClosureReason {
-    #[error("the source has no such folder")]
-    NoSuchPath,
-    #[error("is a file; the path of a service is a folder")]
-    NotAFolder,
-    #[error("names {reference:?}: {lost}")]
-    Reference { reference: String, lost: Lost },
-    #[error("is a symlink to {target:?}: {lost}")]
-    Symlink { target: String, lost: Lost },
-    #[error("is a symlink; make it a file: otherwise its excluded files would be read")]
-    IgnoreSymlink,
-    #[error("{0}")]
-    Name(PathError),
-    #[error(
-        "is a submodule that was not fetched; set spec.recurseSubmodules of its source, and list it in .gitmodules"
-    )]
-    Submodule,
-    #[error("more than {limit} files and folders are needed; point the service at a smaller folder")]
-    TooManyFiles { limit: usize },
-    #[error("{0}")]
-    Yaml(YamlReason),
-    #[error("is not UTF-8 text")]
-    NotText,
-    #[error("{0}")]
-    Tree(#[source] TreeError),
 }
 
 /// The remote bases that a kustomization names, each with its text. Empty if the kustomization is unreadable.
@@ -610,80 +560,6 @@ impl<'t, T: Tree> Walk<'t, T> {
             inflated: self.inflated,
             roots,
         }
-    }
-}
-
-fn tree_error(file: &RelPath, error: TreeError) -> Box<ClosureError> {
-    Box::new(ClosureError {
-        file: file.to_string(),
-        line: None,
-        reason: ClosureReason::Tree(error),
-    })
-}
-
-/// The object database by path, with the trees read so far.
-struct Objects<'t, T> {
-    tree: &'t T,
-    root: ObjectId,
-    cache: HashMap<ObjectId, Vec<Entry>>,
-    noted: BTreeSet<RelPath>,
-}
-
-impl<T: Tree> Objects<'_, T> {
-    fn entries(&mut self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
-        self.load(id).map(<[Entry]>::to_vec)
-    }
-
-    fn load(&mut self, id: &ObjectId) -> Result<&[Entry], TreeError> {
-        if !self.cache.contains_key(id) {
-            self.cache.insert(*id, self.tree.entries(id)?);
-        }
-        Ok(self.cache.get(id).map(Vec::as_slice).unwrap_or_default())
-    }
-
-    /// The entry at a path without symlinks among its folders.
-    fn entry(&mut self, path: &RelPath) -> Result<Option<Entry>, TreeError> {
-        let mut id = self.root;
-        let mut entry = None;
-        for name in path.names() {
-            if entry.as_ref().is_some_and(|e: &Entry| e.mode != Mode::Tree) {
-                return Ok(None);
-            }
-            match self.load(&id)?.iter().find(|e| e.name == name.as_bytes()) {
-                Some(found) => {
-                    id = found.id;
-                    entry = Some(found.clone());
-                }
-                None => return Ok(None),
-            }
-        }
-        Ok(entry)
-    }
-
-    fn folder_id(&mut self, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
-        if path.is_root() {
-            return Ok(Some(self.root));
-        }
-        Ok(self.entry(path)?.filter(|e| e.mode == Mode::Tree).map(|e| e.id))
-    }
-}
-
-impl<T: Tree> Lookup for Objects<'_, T> {
-    type Error = TreeError;
-
-    fn find(&mut self, path: &RelPath) -> Result<Option<Found>, TreeError> {
-        let Some(entry) = self.entry(path)? else {
-            return Ok(None);
-        };
-        Ok(Some(match entry.mode {
-            Mode::Tree => Found::Folder,
-            Mode::Symlink => Found::Link(self.tree.blob(&entry.id, crate::path::MAX_PATH_BYTES as u64)?),
-            Mode::File | Mode::Executable | Mode::Commit => Found::File,
-        }))
-    }
-
-    fn note(&mut self, path: &RelPath) {
-        self.noted.insert(path.clone());
     }
 }
 

@@ -1,6 +1,8 @@
 //! Renders all objects of a service, with whatever renderers it has.
 
+mod error;
 mod request;
+mod tasks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +16,7 @@ use farwater_api::{
     renderer::{Patch, RawOptions, Renderer, RendererType},
 };
 use farwater_bundle::{
-    Archive, ArchiveError, BASES, Collector, Limits as BundleLimits, Manifest, ManifestError, Manifests, PathError,
-    RelPath, TEMPLATE_SUFFIX, bases_of,
+    Archive, Collector, Limits as BundleLimits, Manifest, Manifests, RelPath, TEMPLATE_SUFFIX,
     manifests::{KUSTOMIZATIONS, MAX_DOCUMENT_BYTES, Origin},
     yaml::{self, Budget, YamlReason},
 };
@@ -24,13 +25,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     cache::{self, Cache},
-    detect::detect,
-    files::{self, Files, FilesError},
-    helper::{Helper, HelperError},
+    files::{self, Files},
+    helper::Helper,
     limits::Limits,
     message::{self, Capabilities, Question},
     plugin::{PluginError, Plugins, Run},
 };
+use request::bases;
+use tasks::{Task, others, plan};
+
+pub use error::RenderError;
 
 /// Part of every cache key. Change it when the same inputs must give another result.
 const FORMAT: &str = concat!("farwater-render-v3 ", env!("CARGO_PKG_VERSION"));
@@ -77,65 +81,6 @@ pub struct Output {
     pub cached: bool,
 }
 
-/// Why some of a service's objects are unknown.
-#[derive(Debug, thiserror::Error)]
-pub enum RenderError {
-    #[error(transparent)]
-    Manifest(Box<ManifestError>),
-    #[error("{folder}: {source}")]
-    Renderer { folder: RelPath, source: HelperError },
-    #[error("{folder}: plugin {name} {source}")]
-    Plugin {
-        folder: RelPath,
-        name: String,
-        source: PluginError,
-    },
-    #[error("{folder}: the agent knows no plugin {name:?}{}; plugins are named in its configuration", known(.names))]
-    UnknownPlugin {
-        folder: RelPath,
-        name: String,
-        names: Vec<String>,
-    },
-    #[error("templates: {0}")]
-    Templates(HelperError),
-    #[error("patches: {0}")]
-    Patches(HelperError),
-    #[error("{what} needs farwater-render, which is not installed beside this program")]
-    NoHelper { what: &'static str },
-    #[error("{0}")]
-    Files(#[from] FilesError),
-    #[error("the files with what templates made: {0}")]
-    Archive(ArchiveError),
-    #[error("{0}")]
-    Path(#[from] PathError),
-    #[error("{folder}: the renderer has options for {options}, and there is no {file}")]
-    Options {
-        folder: RelPath,
-        options: &'static str,
-        file: &'static str,
-    },
-    #[error(
-        "{folder}: the renderer has options for raw manifests, and the folder is a chart's or a kustomization's; leave out raw, or set \
-         type to Raw to have its files applied as they are"
-    )]
-    RawOptions { folder: RelPath },
-    #[error("renderer path {path:?} does not lie within the service's path")]
-    Outside { path: String },
-    #[error(
-        "{folder}: values file {file} does not lie within the service's path, so whether it is missing is not known: keep it there, \
-         or leave out ignoreMissingValuesFiles"
-    )]
-    UnknownValues { folder: RelPath, file: RelPath },
-}
-
-fn known(names: &[String]) -> String {
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!(", but {}", names.join(", "))
-    }
-}
-
 /// Why a template's lookup in the cluster could not be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub String);
@@ -166,21 +111,6 @@ pub struct Engine {
     /// Folder in which plugins get their working folders.
     pub work: PathBuf,
     pub limits: Limits,
-}
-
-/// A renderer with its folder.
-struct Task<'a> {
-    stated: &'a Renderer,
-    kind: RendererType,
-    /// The real folder.
-    folder: RelPath,
-}
-
-impl Task<'_> {
-    fn raw(&self) -> &RawOptions {
-        static ALL: RawOptions = RawOptions::ALL;
-        self.stated.raw.as_ref().unwrap_or(&ALL)
-    }
 }
 
 impl Engine {
@@ -565,99 +495,6 @@ impl Engine {
     }
 }
 
-/// The renderers with their folders, and errors of those without one.
-fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<RenderError>) {
-    let (mut tasks, mut problems) = (Vec::new(), Vec::new());
-    for renderer in stated {
-        let outside = || RenderError::Outside {
-            path: renderer.path.clone(),
-        };
-        let folder = match input.path.join_clean(&renderer.path) {
-            Ok(folder) if folder.is_within(input.path) => folder,
-            _ => {
-                problems.push(outside());
-                continue;
-            }
-        };
-        let Ok(real) = input.archive.folder(&folder) else {
-            // Reading it as raw manifests reports what is missing.
-            tasks.push(Task {
-                stated: renderer,
-                kind: RendererType::Raw,
-                folder,
-            });
-            continue;
-        };
-        let kind = match renderer.kind {
-            RendererType::Auto => detect(input.archive, &real),
-            kind => kind,
-        };
-        // Options that no renderer would read.
-        let wanted = [
-            (
-                renderer.helm.is_some() && kind != RendererType::Helm,
-                "Helm",
-                "Chart.yaml",
-            ),
-            (
-                renderer.kustomize.is_some() && kind != RendererType::Kustomize,
-                "Kustomize",
-                "kustomization.yaml",
-            ),
-        ];
-        for (_, options, file) in wanted.into_iter().filter(|(lost, ..)| *lost) {
-            problems.push(RenderError::Options {
-                folder: real.clone(),
-                options,
-                file,
-            });
-        }
-        if renderer.raw.is_some() && kind != RendererType::Raw {
-            problems.push(RenderError::RawOptions { folder: real.clone() });
-        }
-        problems.extend(unknown_values(input, renderer, &real));
-        tasks.push(Task {
-            stated: renderer,
-            kind,
-            folder: real,
-        });
-    }
-    (tasks, problems)
-}
-
-/// Errors for optional values files outside the service's folder that are missing here: the bundle may lack a file that
-/// the repository has.
-fn unknown_values(input: &Input<'_>, renderer: &Renderer, folder: &RelPath) -> Vec<RenderError> {
-    let Some(helm) = renderer.helm.as_ref().filter(|helm| helm.ignore_missing_values_files) else {
-        return Vec::new();
-    };
-    let files = helm
-        .values_files
-        .iter()
-        .filter_map(|file| request::resolve(folder, file).ok());
-    let unknown = files.filter(|file| !file.is_within(input.path) && input.archive.file(file).is_err());
-    unknown
-        .map(|file| RenderError::UnknownValues {
-            folder: folder.clone(),
-            file,
-        })
-        .collect()
-}
-
-/// Folders within a task's folder that other renderers read, or that are bases of their kustomizations.
-fn others(tasks: &[Task<'_>], task: &Task<'_>) -> Vec<RelPath> {
-    let within = tasks
-        .iter()
-        .map(|other| &other.folder)
-        .filter(|folder| **folder != task.folder);
-    let bases = RelPath::parse(BASES).ok();
-    within
-        .cloned()
-        .chain(bases)
-        .filter(|folder| folder.is_within(&task.folder))
-        .collect()
-}
-
 /// Warnings for duplicate keys in kustomizations: Kustomize silently uses the last one.
 fn repeated_keys(files: &Files<'_>) -> Vec<String> {
     let kustomizations = files
@@ -677,28 +514,6 @@ fn repeated_keys(files: &Files<'_>) -> Vec<String> {
         })
     });
     repeated.collect()
-}
-
-/// The mounted remote bases, by the texts that name them.
-fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
-    let Ok(folder) = RelPath::parse(BASES) else {
-        return BTreeMap::new();
-    };
-    if !files.keys().any(|path| path.is_within(&folder)) {
-        return BTreeMap::new();
-    }
-    let kustomizations = files
-        .iter()
-        .filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
-    let texts = kustomizations.filter_map(|(_, file)| std::str::from_utf8(file.bytes).ok());
-    let named = texts
-        .flat_map(bases_of)
-        .filter_map(|(words, base)| Some((words, base.place()?)));
-    let is_there = |place: &RelPath| files.keys().any(|path| path.is_within(place));
-    named
-        .filter(|(_, place)| is_there(place))
-        .map(|(words, place)| (words, place.to_string()))
-        .collect()
 }
 
 /// Reads raw manifests only.

@@ -9,6 +9,7 @@ mod leftovers;
 mod pin;
 mod push;
 mod refs;
+mod resolve;
 mod run;
 
 use std::{
@@ -22,15 +23,7 @@ use std::{
 
 use farwater_bundle::ObjectId;
 
-pub(crate) use self::error::Problem;
-pub use self::{
-    error::{GitError, GitReason, Retry},
-    push::{PUSHED, Push, PushedBranch},
-};
-use self::{
-    refs::RemoteRefs,
-    run::{Call, URL},
-};
+use self::run::{Call, URL};
 use crate::{
     credentials::SshAccess,
     mint::Mint,
@@ -40,6 +33,13 @@ use crate::{
     session::Session,
     ssh::{Identities, Identity},
     web::Web,
+};
+use resolve::Wanted;
+
+pub(crate) use self::error::Problem;
+pub use self::{
+    error::{GitError, GitReason, Retry},
+    push::{PUSHED, Push, PushedBranch},
 };
 
 /// The one reference of a mirror. The hub chooses its name, so a renamed branch (`a` to `a/b`) can't conflict with it.
@@ -308,168 +308,6 @@ impl Git {
         Ok(wanted.name)
     }
 
-    /// Looks up a reference at the remote; changes nothing.
-    async fn resolve(
-        &self,
-        session: &Session<'_>,
-        reference: &Reference,
-        timeout: Duration,
-    ) -> Result<Wanted, GitError> {
-        let missing = |evidence| {
-            GitError::new(
-                "find",
-                session.remote,
-                GitReason::ReferenceMissing(reference.to_string()),
-                evidence,
-            )
-        };
-        match reference {
-            // A commit never moves; the fetch shows whether it exists.
-            Reference::Commit(id) => Ok(Wanted {
-                name: None,
-                refspec: id.to_string(),
-                id: *id,
-                is_commit: true,
-            }),
-            Reference::Branch(name) => {
-                let full = format!("refs/heads/{name}");
-                let refs = self.list_refs(session, &["--heads", "--", URL, &full], timeout).await?;
-                match refs.get(&full) {
-                    Some(id) => Ok(Wanted {
-                        name: Some(name.clone()),
-                        refspec: full,
-                        id,
-                        is_commit: false,
-                    }),
-                    None => Err(self
-                        .explain_missing(session, "--heads", "refs/heads/", timeout, missing)
-                        .await),
-                }
-            }
-            Reference::Tag(name) => {
-                let full = format!("refs/tags/{name}");
-                let refs = self
-                    .list_refs(session, &["--tags", "--refs", "--", URL, &full], timeout)
-                    .await?;
-                match refs.get(&full) {
-                    Some(id) => Ok(Wanted {
-                        name: Some(name.clone()),
-                        refspec: full,
-                        id,
-                        is_commit: false,
-                    }),
-                    None => Err(self
-                        .explain_missing(session, "--tags", "refs/tags/", timeout, missing)
-                        .await),
-                }
-            }
-            Reference::Full(name) => {
-                let refs = self.list_refs(session, &["--", URL, name], timeout).await?;
-                match refs.get(name) {
-                    Some(id) => Ok(Wanted {
-                        name: Some(name.clone()),
-                        refspec: name.clone(),
-                        id,
-                        is_commit: false,
-                    }),
-                    None => Err(self.explain_missing(session, "", "refs/", timeout, missing).await),
-                }
-            }
-            Reference::Named(name) => self.look_for(session, name, timeout).await,
-            Reference::Default => {
-                let fallback = format!("refs/heads/{FALLBACK}");
-                let refs = self
-                    .list_refs(session, &["--symref", "--", URL, HEAD, &fallback], timeout)
-                    .await?;
-                // A HEAD that names no branch has no other name.
-                let head = refs.get(HEAD).map(|id| (refs.head().unwrap_or(HEAD), HEAD, id));
-                match head.or_else(|| Some((FALLBACK, fallback.as_str(), refs.get(&fallback)?))) {
-                    Some((name, refspec, id)) => {
-                        let (name, refspec) = (Some(name.to_owned()), refspec.to_owned());
-                        Ok(Wanted {
-                            name,
-                            refspec,
-                            id,
-                            is_commit: false,
-                        })
-                    }
-                    None => Err(self
-                        .explain_missing(session, "--heads", "refs/heads/", timeout, missing)
-                        .await),
-                }
-            }
-            Reference::Semver(range) => {
-                let refs = self
-                    .list_refs(session, &["--tags", "--refs", "--", URL], timeout)
-                    .await?;
-                let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
-                let Some(name) = range.choose(names).map(str::to_owned) else {
-                    return Err(missing(format!("{} tags, none in the range", refs.len())));
-                };
-                let full = format!("refs/tags/{name}");
-                let id = refs.get(&full).ok_or_else(|| missing(String::new()))?;
-                Ok(Wanted {
-                    name: Some(name),
-                    refspec: full,
-                    id,
-                    is_commit: false,
-                })
-            }
-        }
-    }
-
-    async fn list_refs(&self, session: &Session<'_>, args: &[&str], timeout: Duration) -> Result<RemoteRefs, GitError> {
-        let limits = &self.0.limits;
-        let call = Call {
-            what: "list the references of",
-            timeout,
-            max_output: limits.refs_bytes,
-            watch: None,
-        };
-        let output = self
-            .run(call, session, &[&["ls-remote", "--quiet"], args].concat())
-            .await?;
-        RemoteRefs::parse(&output, limits.refs)
-            .map_err(|reason| GitError::new(call.what, session.remote, reason, String::new()))
-    }
-
-    /// Distinguishes an empty repository from one that lacks the reference, and names some existing ones.
-    async fn explain_missing(
-        &self,
-        session: &Session<'_>,
-        kind: &str,
-        prefix: &str,
-        timeout: Duration,
-        missing: impl Fn(String) -> GitError,
-    ) -> GitError {
-        const SHOWN: usize = 5;
-        match self.list_refs(session, &["--", URL], timeout).await {
-            Ok(all) if all.len() == 0 => GitError::new("find", session.remote, GitReason::Empty, String::new()),
-            Ok(all) => {
-                let names: Vec<_> = all
-                    .names()
-                    .filter_map(|n| n.strip_prefix(prefix))
-                    .filter(|n| !n.ends_with("^{}"))
-                    .collect();
-                let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-                let shown = farwater_bundle::path::escape(shown.as_bytes());
-                let more = names.len().saturating_sub(SHOWN);
-                let kind = match kind {
-                    "--tags" => "tags",
-                    "--heads" => "branches",
-                    _ => "references",
-                };
-                missing(match (names.len(), more) {
-                    (0, _) => format!("the remote has no {kind}"),
-                    (_, 0) => format!("the remote has the {kind} {shown}"),
-                    _ => format!("the remote has the {kind} {shown} and {more} more"),
-                })
-            }
-            // The remote has just answered, so the reference is still missing.
-            Err(_) => missing(String::new()),
-        }
-    }
-
     /// Creates the mirror, or cleans up after a killed fetch.
     async fn prepare(&self, remote: &Remote, mirror: &Path, id: &ObjectId) -> Result<(), GitError> {
         let fail = |error: io::Error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string());
@@ -626,16 +464,6 @@ impl Git {
 fn find_program(name: &str) -> PathBuf {
     // A program that is missing now may be installed later.
     which::which(name).unwrap_or_else(|_| name.into())
-}
-
-/// The reference to fetch.
-struct Wanted {
-    name: Option<String>,
-    /// The remote's side of the refspec.
-    refspec: String,
-    /// Its id at the remote: for an annotated tag the tag's own id.
-    id: ObjectId,
-    is_commit: bool,
 }
 
 /// The mirror's reference: its own id, and its commit if all objects are there.

@@ -3,8 +3,10 @@
 //! An object is fetched when a bundle needs it, and stored beside the mirror. Its SHA-256 must be the one in the
 //! pointer; it is checked on arrival and at each read.
 
+mod batch;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -12,8 +14,7 @@ use std::{
 
 use farwater_bundle::{ObjectId, TreeError, path::escape};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
+use http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 use zeroize::Zeroizing;
@@ -24,11 +25,11 @@ use crate::{
     fetch_error::{FetchError, FetchReason},
     git::{Git, GitError, GitReason, Problem},
     remote::Remote,
-    secret::Secret,
     session::Session,
     ssh,
     web::{Answer, Ask, Route, Sign, Site, Step},
 };
+use batch::{Action, BATCH, MAX_ANSWER, ask_batch, headers_of, parse_href};
 
 /// Most bytes of a pointer.
 pub(crate) const MAX_POINTER: u64 = 1024;
@@ -38,14 +39,8 @@ const FOLDER: &str = "farwater-large";
 const TEMPORARY: &str = "tmp-";
 /// Most bytes of objects on disk for one source. The least recently used are deleted first.
 const MAX_KEPT: u64 = 1 << 30;
-/// Objects in one request. Hosts accept 100.
-const BATCH: usize = 100;
 /// Objects fetched at the same time.
 const AT_ONCE: usize = 4;
-/// Most bytes of a batch API's answer.
-const MAX_ANSWER: usize = 4 << 20;
-const MEDIA_TYPE: &str = "application/vnd.git-lfs+json";
-
 /// The object of a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargeFile {
@@ -160,54 +155,6 @@ impl LargeFiles {
         }
         Ok(())
     }
-}
-
-#[derive(Serialize)]
-struct BatchRequest<'a> {
-    operation: &'static str,
-    transfers: [&'static str; 1],
-    hash_algo: &'static str,
-    objects: Vec<Asked<'a>>,
-}
-
-#[derive(Serialize)]
-struct Asked<'a> {
-    oid: &'a str,
-    size: u64,
-}
-
-#[derive(Deserialize)]
-struct BatchAnswer {
-    transfer: Option<String>,
-    #[serde(default)]
-    objects: Vec<Described>,
-}
-
-#[derive(Deserialize)]
-struct Described {
-    oid: String,
-    actions: Option<Actions>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct Actions {
-    download: Option<Action>,
-}
-
-/// Also the output of `git-lfs-authenticate`.
-#[derive(Deserialize)]
-struct Action {
-    href: String,
-    #[serde(default)]
-    header: HashMap<String, Secret>,
-}
-
-#[derive(Deserialize)]
-struct Refusal {
-    code: u16,
-    #[serde(default)]
-    message: String,
 }
 
 /// URL of the batch API, and the headers for it.
@@ -364,89 +311,6 @@ impl Endpoint<'_> {
     }
 }
 
-/// Only the position of a syntax error is reported, because a parser quotes unexpected text, which may be a token.
-fn read_batch(body: &[u8]) -> Result<BatchAnswer, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
-        let why = format!(
-            "the batch API's answer can't be read at line {}, column {}",
-            error.line(),
-            error.column()
-        );
-        Problem::new(GitReason::ServerError, why)
-    })
-}
-
-async fn ask_batch(
-    site: &Site,
-    step: Step,
-    endpoint: &Endpoint<'_>,
-    files: &[LargeFile],
-) -> Result<Vec<(LargeFile, Action)>, Problem> {
-    let bad = |why: String| Problem::new(GitReason::ServerError, why);
-    let objects = files
-        .iter()
-        .map(|file| Asked {
-            oid: &file.oid,
-            size: file.size,
-        })
-        .collect();
-    let question = BatchRequest {
-        operation: "download",
-        transfers: ["basic"],
-        hash_algo: "sha256",
-        objects,
-    };
-    let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
-
-    let mut url = endpoint.url.clone();
-    url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
-    let ask = Ask::post(url, question)
-        .header(header::ACCEPT, MEDIA_TYPE)
-        .header(header::CONTENT_TYPE, MEDIA_TYPE);
-    let answer = site
-        .send_unredirected(step, endpoint.ask(ask, endpoint.headers.clone()))
-        .await?;
-    if answer.status != StatusCode::OK {
-        return Err(endpoint.refusal(&answer));
-    }
-
-    let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
-    let answer = read_batch(&body)?;
-    if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
-        return Err(bad(
-            "the batch API wants a way of transfer that was not offered".to_owned()
-        ));
-    }
-
-    let mut described: HashMap<String, Described> = answer
-        .objects
-        .into_iter()
-        .map(|object| (object.oid.clone(), object))
-        .collect();
-    let mut found = Vec::new();
-    for file in files {
-        let described = described.remove(&file.oid);
-        let (actions, error) = described.map_or((None, None), |object| (object.actions, object.error));
-        if let Some(Refusal { code, message }) = error {
-            let reason = if matches!(code, 404 | 410) {
-                GitReason::NotFound
-            } else {
-                GitReason::ServerError
-            };
-            return Err(Problem::new(
-                reason,
-                format!("{}: {code} {}", file.oid, endpoint.evidence(&message)),
-            ));
-        }
-        let action = actions.and_then(|actions| actions.download);
-        found.push((
-            file.clone(),
-            action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?,
-        ));
-    }
-    Ok(found)
-}
-
 async fn download(
     site: &Site,
     step: Step,
@@ -494,47 +358,15 @@ async fn download(
     Ok(())
 }
 
-/// An address that a server names. http is only allowed if the repository itself uses it.
-fn parse_href(href: &str, scheme: Scheme) -> Option<Url> {
-    let url = Url::parse(href)
-        .ok()
-        .filter(|url| url.username().is_empty() && url.password().is_none())?;
-    let is_safe = url.scheme() == "https" || (url.scheme() == "http" && scheme == Scheme::Http);
-    (is_safe && url.has_host()).then_some(url)
-}
-
-/// The headers that a server requests. Headers for the transport are set by us.
-fn headers_of(action: &Action) -> Result<HeaderMap, Problem> {
-    const OURS: [&str; 6] = [
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "upgrade",
-        "te",
-    ];
-    let mut headers = HeaderMap::new();
-    for (name, value) in &action.header {
-        let bad = || Problem::new(GitReason::ServerError, "the server wants a header that is none");
-        let name = HeaderName::try_from(name.as_str()).map_err(|_| bad())?;
-        if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
-            continue;
-        }
-        headers.insert(name, secret_value(value.reveal())?);
-    }
-    Ok(headers)
-}
-
-fn secret_value(text: &str) -> Result<HeaderValue, Problem> {
-    let bad = |_| Problem::new(GitReason::ServerError, "credentials that fit into no header");
-    let mut value = HeaderValue::from_str(text).map_err(bad)?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::HashMap;
+
+    use super::{
+        batch::{Action, headers_of, parse_href, read_batch},
+        *,
+    };
+    use crate::secret::Secret;
 
     #[test]
     fn pointers_are_read_strictly() {

@@ -10,7 +10,7 @@ use super::{
     As,
     files::{Rotating, read_at_most},
     kubeconfig::User,
-    percent_encode,
+    resource::percent_encode,
 };
 
 /// Most bytes of a token: no API server accepts a larger header.

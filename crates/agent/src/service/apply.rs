@@ -10,15 +10,14 @@ use farwater_api::{
     Digest,
     apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
-    protocol::{Deployment, ServiceAccount},
-    service_deployment::HeldPrune,
+    protocol::Deployment,
 };
 use farwater_fleet::{
     plan::{
-        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
+        Cause, Change, GroupVersionKind, InventoryEntry, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, Generated, Guards, HoldReason, PrunePlan, Purpose},
 };
 use tokio::time::Instant;
 
@@ -29,10 +28,9 @@ use super::{
 };
 use crate::{
     bundles::Shelf,
-    execute::{Applied, Deleted, Executor},
+    execute::{Applied, Executor},
     hub::chain,
     messages::shorten,
-    preview::count_contents,
     sync::lock,
     watches::Want,
 };
@@ -45,8 +43,7 @@ impl ServiceTask {
         self.hooks.is_held = note.is_some();
         self.take_up_rules(&deployment.health);
         if let Err(Stopped(message)) = self.reconsider(deployment).await {
-            self.set_outcome(digest, Outcome::Failed, message);
-            return Ended::Settled { retry: true };
+            return self.fail(digest, message);
         }
 
         let (resolved, errors) = match self.prepare(deployment).await {
@@ -55,8 +52,7 @@ impl ServiceTask {
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't begin");
                 self.step("download", begun, Some(&message));
-                self.set_outcome(digest, Outcome::Failed, message);
-                return Ended::Settled { retry: true };
+                return self.fail(digest, message);
             }
         };
 
@@ -72,16 +68,9 @@ impl ServiceTask {
         }
 
         let looked_up = start.elapsed();
-        let mut plan = self.make_plan(deployment, &resolved).await;
-        self.declare(digest, &resolved, &plan);
-        if !plan.prune.candidates.is_empty() {
-            self.hear_others().await;
-            if self.superseded() {
-                return Ended::Superseded;
-            }
-            plan = self.make_plan(deployment, &resolved).await;
-            self.note_kept(&plan);
-        }
+        let Some(plan) = self.decide_plan(digest, deployment, &resolved).await else {
+            return Ended::Superseded;
+        };
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
 
@@ -92,8 +81,7 @@ impl ServiceTask {
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't go on");
                 self.step("apply", begun, Some(&message));
-                self.set_outcome(digest, Outcome::Failed, message);
-                return Ended::Settled { retry: true };
+                return self.fail(digest, message);
             }
         }
         match self.undo(deployment).await {
@@ -101,15 +89,13 @@ impl ServiceTask {
             Ok(Some(ended)) => return ended,
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't undo");
-                self.set_outcome(digest, Outcome::Failed, message);
-                return Ended::Settled { retry: true };
+                return self.fail(digest, message);
             }
         }
 
         self.read_first_health().await;
         if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
-            self.set_outcome(digest, Outcome::Failed, message);
-            return Ended::Settled { retry: true };
+            return self.fail(digest, message);
         }
 
         self.watch(deployment);
@@ -118,6 +104,11 @@ impl ServiceTask {
         Ended::Settled {
             retry: retry || !is_settled,
         }
+    }
+
+    fn fail(&mut self, digest: Digest, message: String) -> Ended {
+        self.set_outcome(digest, Outcome::Failed, message);
+        Ended::Settled { retry: true }
     }
 
     /// Returns the rest of a begun prune to the guards if the deployment has changed, e.g. by another version, a hold
@@ -165,6 +156,24 @@ impl ServiceTask {
         }
     }
 
+    /// Plans, and plans again with the newest statements of other services if objects are to be deleted. None:
+    /// superseded.
+    async fn decide_plan(&mut self, digest: Digest, deployment: &Deployment, resolved: &Resolved) -> Option<Plan> {
+        let plan = self.make_plan(deployment, resolved).await;
+        self.declare(digest, resolved, &plan);
+        if plan.prune.candidates.is_empty() {
+            return Some(plan);
+        }
+
+        self.hear_others().await;
+        if self.superseded() {
+            return None;
+        }
+        let plan = self.make_plan(deployment, resolved).await;
+        self.note_kept(&plan);
+        Some(plan)
+    }
+
     async fn make_plan(&self, deployment: &Deployment, resolved: &Resolved) -> Plan {
         let cooling = self.fights.cooling(Instant::now());
         let known = Known {
@@ -195,16 +204,7 @@ impl ServiceTask {
             rules,
             ..basis.executor(account, self.supersession())
         };
-        let mut blocked = None;
-        if let Some(namespace) = &plan.create_namespace
-            && let Err(error) = executor.create_namespace(namespace).await
-        {
-            let remedy = match error.is_forbidden() {
-                true => format!("; {} makes it", basis.preparation(namespace)),
-                false => String::new(),
-            };
-            blocked = Some((namespace.as_str(), format!("{error}{remedy}")));
-        }
+        let blocked = create_namespace(&basis, &executor, plan).await;
 
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
         self.unobserved = unobserved(resolved, plan);
@@ -213,20 +213,52 @@ impl ServiceTask {
         self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
 
+        let results = self
+            .apply_changes(&executor, deployment, (resolved, plan), &objects, blocked.as_ref())
+            .await?;
+        if self.superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
+            self.save_inventory().await?;
+            return Ok(false);
+        }
+
+        let prune = self.decide_prune(deployment, resolved, plan, &results);
+        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
+            return Ok(false);
+        }
+        self.note_held(&prune);
+        self.record_leaving(plan, &prune, resolved, deployment);
+        // A deleted object no longer keeps objects of other services.
+        self.announce(resolved.stated_keys(), false);
+        self.offer(plan);
+        self.preview(account, &prune).await;
+        self.save_inventory().await?;
+        Ok(true)
+    }
+
+    /// Applies namespaces, then wave after wave with the hooks between them. A barrier holds all later changes except
+    /// repairs.
+    async fn apply_changes(
+        &mut self,
+        executor: &Executor<'_>,
+        deployment: &Deployment,
+        (resolved, plan): (&Resolved, &Plan),
+        objects: &Objects<'_>,
+        blocked: Option<&Blocked>,
+    ) -> Result<BTreeMap<ObjectKey, Applied>, Stopped> {
+        let blocked = blocked.map(|Blocked { namespace, error }| (namespace.as_str(), error.as_str()));
         let mut results = BTreeMap::new();
-        let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
         let lost = executor
-            .apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results)
+            .apply_stage(Stage::Namespaces, &ahead, objects, blocked, &mut results)
             .await;
         self.record_deletion(lost);
-        self.record_results(&objects, &ahead, &results);
+        self.record_results(objects, &ahead, &results);
 
-        self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
+        self.barrier = self.open_hooks(executor, deployment, resolved).await?;
         for wave in &plan.waves {
             if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
                 self.barrier = self
-                    .reach_wave(&executor, deployment, (resolved, plan), wave.number)
+                    .reach_wave(executor, deployment, (resolved, plan), wave.number)
                     .await?;
             }
             let waits = |change: &&Change| self.barrier.is_some() && !change.cause.is_repair();
@@ -242,14 +274,14 @@ impl ServiceTask {
                 );
             }
             let lost = executor
-                .apply_stage(wave.stage, &open, &objects, blocked, &mut results)
+                .apply_stage(wave.stage, &open, objects, blocked, &mut results)
                 .await;
             self.record_deletion(lost);
-            self.record_results(&objects, &open, &results);
+            self.record_results(objects, &open, &results);
         }
 
         if self.barrier.is_none() {
-            self.barrier = self.end_sync_hooks(&executor, deployment, (resolved, plan)).await?;
+            self.barrier = self.end_sync_hooks(executor, deployment, (resolved, plan)).await?;
         }
         self.record_barrier();
         self.record_claims(plan, &results);
@@ -257,11 +289,17 @@ impl ServiceTask {
             let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
             tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
         }
-        if self.superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
-            self.save_inventory().await?;
-            return Ok(false);
-        }
+        Ok(results)
+    }
 
+    /// What is deleted, now that the results of the applies are known.
+    fn decide_prune(
+        &self,
+        deployment: &Deployment,
+        resolved: &Resolved,
+        plan: &Plan,
+        results: &BTreeMap<ObjectKey, Applied>,
+    ) -> PrunePlan {
         let held = hold_reasons(
             &self.stored.inventory,
             Some(&origin(deployment)),
@@ -274,21 +312,8 @@ impl ServiceTask {
             Vec::new()
         };
         let generated = resolved.generated();
-        let prune = prune::decide(
-            leaving,
-            &self.guards(deployment, resolved, plan, &results, (&held, &generated)),
-        );
-        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
-            return Ok(false);
-        }
-        self.note_held(&prune);
-        self.record_leaving(plan, &prune, resolved, deployment);
-        // A deleted object no longer keeps objects of other services.
-        self.announce(resolved.stated_keys(), false);
-        self.offer(plan);
-        self.preview(account, &prune).await;
-        self.save_inventory().await?;
-        Ok(true)
+        let guards = self.guards(deployment, resolved, plan, results, (&held, &generated));
+        prune::decide(leaving, &guards)
     }
 
     /// Saves the union of old and new entries before the first create, so that no object can exist that no inventory
@@ -400,134 +425,6 @@ impl ServiceTask {
         }
     }
 
-    /// Deletes the objects that passed the guards. They are recorded first: see [`InventoryEntry::doomed`]. False:
-    /// superseded.
-    pub(super) async fn prune(
-        &mut self,
-        executor: &Executor<'_>,
-        plan: &Plan,
-        prune: &PrunePlan,
-        purpose: Purpose,
-    ) -> Result<bool, Stopped> {
-        let mut deletes = plan.doomed.clone();
-        if prune.verdict == Verdict::Delete {
-            if let Some(approved) = ApprovedPrune::of(prune) {
-                self.stored.inventory.approved = Some(approved);
-            }
-            let newer = self.until_superseded();
-            tokio::select! {
-                biased;
-                () = newer => return Ok(false),
-                kept = self.keep_states(executor.account, prune) => kept?,
-            }
-            if let Some(deletion) = &mut self.stored.deletion {
-                deletion.approved_plan = prune.approved.filter(|approved| *approved != prune.digest);
-            }
-            let going = prune.going();
-            for candidate in &going {
-                if let Some(entry) = self
-                    .stored
-                    .inventory
-                    .entries
-                    .get_mut(&ObjectKey::from(&candidate.object))
-                {
-                    entry.doomed = true;
-                }
-            }
-            deletes.extend(going);
-        }
-
-        if deletes.is_empty() {
-            return Ok(true);
-        }
-        self.save_inventory().await?;
-
-        let results = executor.delete(&deletes, &plan.going, purpose).await;
-        for candidate in &deletes {
-            let key = ObjectKey::from(&candidate.object);
-            match results.get(&key) {
-                Some(Deleted::Gone) => {
-                    tracing::info!(service = %self.name(), object = %candidate.object, "pruned");
-                    self.forget(&key);
-                }
-                Some(Deleted::Going) => {
-                    self.live.remove(&key);
-                    let message = Keep::Deleting.to_string();
-                    self.set_status(&candidate.object, SyncState::Synced, Health::Terminating, message);
-                }
-                Some(Deleted::Refused(error)) => {
-                    self.live.remove(&key);
-                    let sync = if error.is_passing() {
-                        SyncState::Waiting
-                    } else {
-                        SyncState::Refused
-                    };
-                    self.set_status(&candidate.object, sync, Health::Unknown, format!("not pruned: {error}"));
-                }
-                Some(Deleted::Kept(keep)) => {
-                    tracing::warn!(service = %self.name(), object = %candidate.object, %keep, "not deleted");
-                    self.live.remove(&key);
-                    self.set_status(&candidate.object, SyncState::Synced, Health::Unknown, keep.to_string());
-                }
-                Some(Deleted::Waits(obstacle)) => {
-                    let message = format!("its deletion waits until {obstacle} is gone");
-                    self.set_waiting(&candidate.object, obstacle, message);
-                }
-                Some(Deleted::Superseded) | None => {}
-            }
-        }
-
-        if results.values().any(|deleted| matches!(deleted, Deleted::Superseded)) {
-            self.spare(&deletes);
-            self.save_inventory().await?;
-            return Ok(false);
-        }
-        let is_open = matches!(prune.verdict, Verdict::Hold(_)) || prune.candidates.iter().any(|it| it.waits);
-        if !is_open && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
-            self.stored.inventory.approved = None;
-        }
-        Ok(true)
-    }
-
-    /// Call this before the report shows deletions that wait for an approval.
-    pub(super) fn note_held(&mut self, prune: &PrunePlan) {
-        let inventory = &mut self.stored.inventory;
-        inventory.held = HeldSet::after(inventory.held.take(), prune);
-        let earlier = inventory.held.as_ref().map(HeldSet::earlier).unwrap_or_default();
-        self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
-    }
-
-    /// A newer version decides about the objects that it kept from being deleted. The same version finishes its
-    /// deletions.
-    fn spare(&mut self, deletes: &[Candidate]) {
-        let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
-        if attempted == Some(self.assignments.borrow().digest) {
-            return;
-        }
-        for candidate in deletes {
-            if let Some(entry) = self
-                .stored
-                .inventory
-                .entries
-                .get_mut(&ObjectKey::from(&candidate.object))
-            {
-                entry.doomed = false;
-            }
-        }
-    }
-
-    /// Counts the contents of held objects, once per plan.
-    pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
-        let Some(held) = &mut self.held else { return };
-        let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
-        let contents = match known {
-            Some((_, contents)) => contents,
-            None => count_contents(&self.agent.kubernetes, account, &prune.candidates).await,
-        };
-        held.contents.clone_from(&contents);
-        self.previewed = Some((held.digest, contents));
-    }
-
     /// Records the outcome. Returns whether to retry.
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> bool {
         let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
@@ -597,6 +494,26 @@ impl ServiceTask {
             .watches
             .set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
     }
+}
+
+/// The target namespace could not be created, so nothing can be applied in it.
+struct Blocked {
+    namespace: String,
+    error: String,
+}
+
+/// Creates the target namespace if the plan says so.
+async fn create_namespace(basis: &Basis<'_>, executor: &Executor<'_>, plan: &Plan) -> Option<Blocked> {
+    let namespace = plan.create_namespace.as_ref()?;
+    let error = executor.create_namespace(namespace).await.err()?;
+    let remedy = match error.is_forbidden() {
+        true => format!("; {} makes it", basis.preparation(namespace)),
+        false => String::new(),
+    };
+    Some(Blocked {
+        namespace: namespace.clone(),
+        error: format!("{error}{remedy}"),
+    })
 }
 
 /// The number that the guards count against, without this plan's own additions, which must not widen the guards.

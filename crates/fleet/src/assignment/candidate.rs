@@ -1,11 +1,12 @@
 //! A candidate: what a service would run, and why there may be none.
 
+use std::collections::BTreeMap;
+
 use farwater_api::{
     Digest, SourceKind,
     service_sources::{ChartReference, placed_url},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What a service would run: the bundle of its path at one revision of its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,11 @@
 //! The state that is remembered of a pipeline, by the names of its stages.
 
-use crate::{promotion::answers::Answer, proposals::Proposal};
+use std::collections::{BTreeMap, BTreeSet};
+
 use farwater_api::{Digest, pipeline::GateType};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{promotion::answers::Answer, proposals::Proposal};
 
 /// Most approvals kept of one candidate: more than any quorum can require.
 const MOST_APPROVALS: usize = 64;

@@ -1,10 +1,15 @@
 //! Converts a renderer's options to a request for its program.
 
+use std::collections::BTreeMap;
+
 use farwater_api::renderer::{HelmOptions, KustomizeOptions, LoadRestrictor};
-use farwater_bundle::{PathError, RelPath};
+use farwater_bundle::{BASES, PathError, RelPath, bases_of, manifests::KUSTOMIZATIONS};
 
 use super::{Input, Task};
-use crate::message::{Helm, Kustomize, KustomizePostRenderer, PostRenderer, Release, Request};
+use crate::{
+    files::Files,
+    message::{Helm, Kustomize, KustomizePostRenderer, PostRenderer, Release, Request},
+};
 
 static NO_HELM: HelmOptions = HelmOptions {
     release_name: None,
@@ -87,6 +92,28 @@ pub(super) fn resolve(folder: &RelPath, reference: &str) -> Result<RelPath, Path
 /// A path for programs: the root is a dot.
 fn text(path: &RelPath) -> &str {
     if path.is_root() { "." } else { path.as_str() }
+}
+
+/// The mounted remote bases, by the texts that name them.
+pub(super) fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
+    let Ok(folder) = RelPath::parse(BASES) else {
+        return BTreeMap::new();
+    };
+    if !files.keys().any(|path| path.is_within(&folder)) {
+        return BTreeMap::new();
+    }
+    let kustomizations = files
+        .iter()
+        .filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
+    let texts = kustomizations.filter_map(|(_, file)| std::str::from_utf8(file.bytes).ok());
+    let named = texts
+        .flat_map(bases_of)
+        .filter_map(|(words, base)| Some((words, base.place()?)));
+    let is_there = |place: &RelPath| files.keys().any(|path| path.is_within(place));
+    named
+        .filter(|(_, place)| is_there(place))
+        .map(|(words, place)| (words, place.to_string()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Rewrites a manifest to the one that is sent: marks are added, and fields that an apply must not have are removed.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL, apply_options::ApplyOptions, objects::ObjectRef};
+use serde_json::{Map, Value};
+
 use crate::{
     ownership::{owner_annotation, service_label},
     plan::{
@@ -8,9 +12,6 @@ use crate::{
         options::{BadOption, ObjectOptions, read_options},
     },
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL, apply_options::ApplyOptions, objects::ObjectRef};
-use serde_json::{Map, Value};
 
 /// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no
 /// stored field has: a key that leaves the source would stay, and changes by others would not be noticed. A value that
