@@ -31,6 +31,9 @@ use super::Round;
 const EACH: usize = 500;
 /// Number of concurrent requests of one client.
 const AT_ONCE: usize = 8;
+/// Number of concurrent requests with a body of several MiB. More of one user's bodies find no room, and are told to
+/// come again (503).
+const LONG_AT_ONCE: usize = 2;
 
 const GO: &str = include_str!("refusals/client.go");
 const PYTHON: &str = include_str!("refusals/client.py");
@@ -52,6 +55,12 @@ struct Seen {
     answered: usize,
     /// Some errors of the failed requests.
     errors: Vec<String>,
+}
+
+impl Refusal {
+    fn at_once(&self) -> usize {
+        if self.bytes > 2 << 20 { LONG_AT_ONCE } else { AT_ONCE }
+    }
 }
 
 fn refusals(token: &str) -> Vec<Refusal> {
@@ -186,7 +195,7 @@ impl Target<'_> {
             .arg(self.address());
             async move { curl.output().await.context("start curl: it must be on the PATH") }
         });
-        let mut outputs = outputs.buffer_unordered(AT_ONCE);
+        let mut outputs = outputs.buffer_unordered(self.refusal.at_once());
         let mut seen = Seen::default();
         while let Some(output) = outputs.next().await {
             let output = output?;
@@ -199,7 +208,7 @@ impl Target<'_> {
     /// Starts a program that reads its requests from its first argument and prints their results.
     fn program(&self, mut program: Command, http2: bool) -> Result<Seen> {
         let plan = json!({
-            "address": self.address(), "authority": self.authority, "http2": http2, "count": EACH, "atOnce": AT_ONCE,
+            "address": self.address(), "authority": self.authority, "http2": http2, "count": EACH, "atOnce": self.refusal.at_once(),
             "method": self.refusal.method, "contentType": self.refusal.content_type, "token": self.refusal.token,
             "bytes": self.refusal.bytes, "code": self.refusal.code,
         });
@@ -220,7 +229,7 @@ impl Target<'_> {
         let tls = TlsConnector::from(Arc::new(tls));
         let answers = stream::iter(0..EACH)
             .map(|_| self.ask(&tls, http2))
-            .buffer_unordered(AT_ONCE);
+            .buffer_unordered(self.refusal.at_once());
         let mut seen = Seen::default();
         let mut answers = std::pin::pin!(answers);
         while let Some(answer) = answers.next().await {
