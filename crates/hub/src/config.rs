@@ -1,27 +1,28 @@
 //! The hub's options: from flags, then the environment, then a file, all by the same names.
 
+mod advertise;
 pub(crate) mod database;
 pub mod environment;
+mod file;
 
 use std::{
-    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
-use clap::{Args, FromArgMatches as _, ValueEnum};
+use clap::{Args, ValueEnum};
 use farwater_sources::{Links, Network, ProgramRule};
 use farwater_store::PostgresUrl;
-use serde_json::Value;
 use thiserror::Error;
 
 use crate::{identity::MountedFiles, memory::mirrors::SourceSettings};
+pub use advertise::Advertise;
+use advertise::{parse_advertise, parse_san};
+use file::{MAX_FILE_BYTES, parse_file, read_file};
 
 pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_location};
 
-/// Maximum bytes of a configuration file.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443);
 
 const LOOPBACK: [Network; 2] = [
@@ -208,49 +209,6 @@ impl Default for Patience {
     }
 }
 
-/// Address at which the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advertise {
-    url: String,
-    host: String,
-}
-
-impl Advertise {
-    fn is_loopback(&self) -> bool {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-    }
-
-    /// The default: the address that the hub listens on. An unspecified address can't be dialled, so the loopback
-    /// address replaces it.
-    pub fn of_listener(address: SocketAddr) -> Self {
-        let ip = match address.ip() {
-            ip if !ip.is_unspecified() => ip,
-            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        };
-        Self {
-            url: format!("https://{}", SocketAddr::new(ip, address.port())),
-            host: ip.to_string(),
-        }
-    }
-
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Only the name or address, an IPv6 address without brackets: the certificate must be valid for it.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-}
-
-impl fmt::Display for Advertise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
-    }
-}
-
 #[derive(Debug, Error)]
 pub enum ConfigError {
     #[error("read the configuration file {}", .path.display())]
@@ -386,138 +344,6 @@ fn pair(
     }
 }
 
-fn read_file(path: &Path) -> Result<String, ConfigError> {
-    let read = |source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let size = std::fs::metadata(path).map_err(read)?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(ConfigError::TooLong { path: path.to_owned() });
-    }
-    std::fs::read_to_string(path).map_err(read)
-}
-
-/// The file's options, parsed by the flags' own parsers, so that names and meanings are the same.
-fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
-    let parse = |message: String| ConfigError::Parse {
-        path: path.to_owned(),
-        message,
-    };
-    let value: Value = if text.trim().is_empty() {
-        Value::Null
-    } else {
-        serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?
-    };
-
-    let entries = match value {
-        Value::Null => return Ok(HubArgs::default()),
-        Value::Object(entries) => entries,
-        _ => return Err(parse("expected a mapping of options to values".to_owned())),
-    };
-
-    let command = HubArgs::augment_args(clap::Command::new("hub").no_binary_name(true).disable_help_flag(true))
-        // The environment was read with the flags; here it would set an option that the file names.
-        .mut_args(|arg| arg.env(None::<&str>));
-    let valid: Vec<String> = command
-        .get_arguments()
-        .filter_map(|arg| arg.get_long())
-        .filter(|name| *name != "config")
-        .map(str::to_owned)
-        .collect();
-
-    let mut flags = Vec::new();
-    for (name, value) in entries {
-        if !valid.contains(&name) {
-            return Err(ConfigError::Unknown {
-                path: path.to_owned(),
-                name,
-                valid: valid.join(", "),
-            });
-        }
-        for value in scalars(value).ok_or_else(|| ConfigError::Value {
-            path: path.to_owned(),
-            message: format!("option {name}: expected a scalar or a list of scalars"),
-        })? {
-            flags.push(format!("--{name}={value}"));
-        }
-    }
-
-    let refused = |error: clap::Error| ConfigError::Value {
-        path: path.to_owned(),
-        message: first_line(&error),
-    };
-    let matches = command.try_get_matches_from(flags).map_err(refused)?;
-    HubArgs::from_arg_matches(&matches).map_err(refused)
-}
-
-fn scalars(value: Value) -> Option<Vec<String>> {
-    match value {
-        Value::Array(items) => items.into_iter().map(scalar).collect(),
-        value => Some(vec![scalar(value)?]),
-    }
-}
-
-fn scalar(value: Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(value) => Some(value.to_string()),
-        _ => None,
-    }
-}
-
-/// Clap's message without label, usage and colours.
-fn first_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("For more")).collect();
-    lines
-        .join(" ")
-        .trim_start_matches("error: ")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-fn parse_advertise(text: &str) -> Result<Advertise, String> {
-    let expected = "expected https://HOST[:PORT]";
-    let uri: http::Uri = text.parse().map_err(|_| expected.to_owned())?;
-    let authority = uri
-        .authority()
-        .filter(|authority| !authority.as_str().contains('@'))
-        .ok_or(expected)?;
-    if uri.scheme_str() != Some("https") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(expected.to_owned());
-    }
-    let host = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned();
-    if host.is_empty() {
-        return Err(expected.to_owned());
-    }
-    Ok(Advertise {
-        url: format!("https://{authority}"),
-        host,
-    })
-}
-
-fn parse_san(text: &str) -> Result<String, String> {
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    if text.parse::<std::net::IpAddr>().is_ok() || (name.len() <= 253 && name.split('.').all(label)) {
-        return Ok(text.to_owned());
-    }
-    Err("expected a DNS name or an IP address".to_owned())
-}
-
 fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| "expected IP:PORT".to_owned())?;
     if address.ip().is_loopback() {
@@ -532,6 +358,8 @@ fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn parse(text: &str) -> Result<HubArgs, String> {

@@ -1,53 +1,33 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits against slow and many clients, and an orderly shutdown.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::{Duration, Instant},
-};
+mod certificate;
+mod places;
+mod standing;
 
-use arc_swap::ArcSwap;
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
 use axum::{Router, body::Body, extract::ConnectInfo};
-use bytes::Bytes;
-use farwater_api::protocol::CONNECTION_PATH;
-use hyper::body::{Frame, SizeHint};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
     service::TowerToHyperService,
 };
-use jiff::Timestamp;
-use rustls::{
-    ServerConfig,
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    sync::Notify,
     task::JoinSet,
-    time::{interval, interval_at, sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::{ServiceExt as _, service_fn};
 
-use crate::{
-    ApiThreads, Hub,
-    config::Patience,
-    identity::{Mounted, ServerNames, end_of},
-    metrics::Counted,
-    refusals::Refusals,
-    unread,
-};
+use crate::{ApiThreads, config::Patience, metrics::Counted, refusals::Refusals, unread};
+pub use certificate::{Certificate, Renewal, tls_config};
+use places::Places;
+use standing::Answer;
+pub use standing::Closer;
 
 /// Time limit for a request's head, and idle time of an HTTP/1 connection: hyper uses one timer for both. It is longer
 /// than an agent's longest usual pause, so that polls find their connection open.
@@ -67,110 +47,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
-/// How often the server's certificate is checked for renewal, and how often mounted files are read.
-const RENEWAL: Duration = Duration::from_secs(3600);
-const RELOAD: Duration = Duration::from_secs(3);
-
-/// The way in which the server's certificate is renewed.
-pub enum Renewal {
-    /// The hub renews it, for these names.
-    Own(ServerNames),
-    Mounted(Box<Mounted>),
-}
-
-/// The server's certificate, which can be replaced while the hub runs.
-pub struct Certificate(ArcSwap<CertifiedKey>);
-
-impl Certificate {
-    pub fn new(key: Arc<CertifiedKey>) -> Arc<Self> {
-        Arc::new(Self(ArcSwap::new(key)))
-    }
-
-    /// When it ends, in seconds since 1970.
-    pub fn end(&self) -> Option<i64> {
-        end_of(&self.0.load())
-    }
-
-    /// Serves a new certificate before the old one ends, for as long as the hub runs. Connections continue.
-    pub async fn keep_fresh(self: Arc<Self>, hub: Arc<Hub>, renewal: Renewal) {
-        match renewal {
-            Renewal::Own(names) => self.renew(&hub, &names).await,
-            Renewal::Mounted(mounted) => self.reload(&hub, *mounted).await,
-        }
-    }
-
-    async fn reload(&self, hub: &Hub, mut mounted: Mounted) {
-        let mut told = String::new();
-        loop {
-            sleep(RELOAD).await;
-            match mounted.reload(Timestamp::now()) {
-                Ok(None) if told.is_empty() => {}
-                // The files have the served content, or a new one that has not been checked yet.
-                Ok(None) if mounted.is_pending() => {}
-                Ok(key) => {
-                    if let Some(key) = key {
-                        let ends = end_of(&key).and_then(|end| Timestamp::from_second(end).ok());
-                        let ends = ends.map(|end| end.to_string());
-                        tracing::info!(ends, "the server's certificate was renewed from its files");
-                        self.0.store(key);
-                    }
-                    told.clear();
-                    hub.metrics.tls_reload_failing.set(0);
-                }
-                Err(error) => {
-                    let text = crate::errors::chain(&error).to_string();
-                    if text != told {
-                        tracing::error!(
-                            error = text,
-                            "the server's new certificate can't be used; the old one stays"
-                        );
-                        told = text;
-                    }
-                    hub.metrics.tls_reload_failing.set(1);
-                }
-            }
-        }
-    }
-
-    async fn renew(&self, hub: &Hub, names: &ServerNames) {
-        loop {
-            sleep(RENEWAL).await;
-            match hub.identity.server_certificate(names, Timestamp::now()) {
-                Ok(key) => self.0.store(key),
-                Err(error) => {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "the server's certificate can't be renewed"
-                    );
-                }
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Certificate(..)")
-    }
-}
-
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
-    }
-}
-
-/// TLS 1.2 and 1.3, with tickets that resume a session, because agents connect once per poll.
-pub fn tls_config(certificate: Arc<Certificate>) -> Result<ServerConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(certificate);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
-    Ok(config)
-}
 
 /// A listener and the router that answers on it.
 pub struct Server {
@@ -256,204 +132,6 @@ impl Server {
 /// Added to the answer to an authenticated client, whose connection stays open when others need a place.
 #[derive(Clone, Copy)]
 pub struct Known;
-
-/// The open connections. One place is kept free, so that each new client can connect. If none is free, the
-/// unauthenticated connection that has been idle longest is closed. If there is none, the next agent that polls is
-/// answered and loses its connection: it does not need it for some seconds, and then opens another one.
-///
-/// There is no limit per address: the clusters of a company, or all clients behind a load balancer, may share one.
-struct Places {
-    free: Arc<Semaphore>,
-    is_wanted: AtomicBool,
-    open: Mutex<HashMap<u64, Arc<Standing>>>,
-    next: AtomicU64,
-    refusals: Arc<Refusals>,
-}
-
-/// One connection, as the others see it.
-struct Standing {
-    peer: IpAddr,
-    /// Number of running requests, until their answers are sent.
-    requests: AtomicUsize,
-    /// When a request began or ended last, or the connection was opened.
-    moved: Mutex<Instant>,
-    is_known: AtomicBool,
-    /// Whether it was chosen to close.
-    is_leaving: AtomicBool,
-    /// Notified to close it when its current requests end.
-    leaves: Notify,
-}
-
-impl Standing {
-    fn begin(self: &Arc<Self>) -> Request {
-        self.touch();
-        self.requests.fetch_add(1, Ordering::AcqRel);
-        Request(Arc::clone(self))
-    }
-
-    fn note(&self, response: &http::Response<Body>) {
-        if response.extensions().get::<Known>().is_some() {
-            self.is_known.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Since when it has been idle; None: a request is running.
-    fn rests_since(&self) -> Option<Instant> {
-        (self.requests.load(Ordering::Acquire) == 0).then(|| self.last_moved())
-    }
-
-    fn close(&self) {
-        self.is_leaving.store(true, Ordering::Relaxed);
-        self.leaves.notify_one();
-    }
-
-    /// When a request began or ended last.
-    fn last_moved(&self) -> Instant {
-        *self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn touch(&self) {
-        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-}
-
-/// In each request's extensions: closes the request's connection.
-#[derive(Clone)]
-pub struct Closer(Arc<Standing>);
-
-impl Closer {
-    /// Running requests have [`LAST_WORDS`] to end.
-    pub fn close(&self) {
-        self.0.close();
-    }
-}
-
-/// A running request, until its answer is sent.
-struct Request(Arc<Standing>);
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.0.touch();
-        self.0.requests.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// An answer's body. The request counts as running until its end.
-struct Answer {
-    body: Body,
-    _under_way: Request,
-}
-
-impl hyper::body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Places {
-    fn new(count: usize, refusals: Arc<Refusals>) -> Self {
-        Self {
-            free: Arc::new(Semaphore::new(count)),
-            is_wanted: AtomicBool::new(false),
-            open: Mutex::default(),
-            next: AtomicU64::new(0),
-            refusals,
-        }
-    }
-
-    /// Waits for a free place. Never returns None.
-    async fn take(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(taken) = Arc::clone(&self.free).try_acquire_owned() {
-            self.is_wanted.store(false, Ordering::Relaxed);
-            return Some(taken);
-        }
-        self.is_wanted.store(!self.end_longest_rest(), Ordering::Relaxed);
-        // If the chosen connection doesn't close, or none could be chosen, another one may be idle soon.
-        let mut looks = interval_at(tokio::time::Instant::now() + LOOK_FOR_PLACE, LOOK_FOR_PLACE);
-        let acquire = Arc::clone(&self.free).acquire_owned();
-        tokio::pin!(acquire);
-        loop {
-            tokio::select! {
-                taken = &mut acquire => return taken.ok(),
-                _ = looks.tick() => drop(self.end_longest_rest()),
-            }
-        }
-    }
-
-    /// Closes the unauthenticated connection that has been idle longest. False: there is none.
-    fn end_longest_rest(&self) -> bool {
-        let open = self.open();
-        let unknown = open
-            .values()
-            .filter(|standing| !standing.is_known.load(Ordering::Relaxed));
-        // This includes connections that are sending an answer: answers to unauthenticated clients are short, unless
-        // the client doesn't read.
-        let waiting = unknown.filter(|standing| !standing.is_leaving.load(Ordering::Relaxed));
-        let rested = waiting.map(|standing| (standing.last_moved(), standing));
-        let longest = rested
-            .filter(|(since, _)| since.elapsed() >= LEAST_REST)
-            .min_by_key(|(since, _)| *since);
-        let Some((_, standing)) = longest else { return false };
-        standing.close();
-        self.refusals.note(standing.peer);
-        true
-    }
-
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Standing>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a connection, which has a place until the returned value is dropped.
-    fn enter(self: &Arc<Self>, peer: IpAddr) -> Stay {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let standing = Arc::new(Standing {
-            peer,
-            requests: AtomicUsize::new(0),
-            moved: Mutex::new(Instant::now()),
-            is_known: AtomicBool::new(false),
-            is_leaving: AtomicBool::new(false),
-            leaves: Notify::new(),
-        });
-        self.open().insert(number, Arc::clone(&standing));
-        Stay {
-            places: Arc::clone(self),
-            number,
-            standing,
-        }
-    }
-
-    /// Whether the connection of a request for this path should be closed to make room.
-    fn is_given_up(&self, path: &str) -> bool {
-        let is_poll = path.starts_with("/agent/") && path != CONNECTION_PATH;
-        is_poll && self.is_wanted.swap(false, Ordering::Relaxed)
-    }
-}
-
-struct Stay {
-    places: Arc<Places>,
-    number: u64,
-    standing: Arc<Standing>,
-}
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        self.places.open().remove(&self.number);
-    }
-}
 
 struct Connection {
     peer: SocketAddr,
@@ -639,6 +317,10 @@ mod tests {
     use futures::StreamExt as _;
     use prometheus_client::metrics::gauge::Gauge;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
 
     use super::*;
     use crate::{answers::Answers, auth::User};

@@ -114,6 +114,7 @@ pub fn run(args: &ConvertArgs) -> Result<u8> {
     let mut output = Output {
         allow_losses: common.allow_losses,
         is_whole: true,
+        seen: 0,
         objects: Vec::new(),
         known: HashSet::new(),
     };
@@ -240,6 +241,8 @@ struct Output {
     allow_losses: bool,
     /// Whether everything that must be converted was converted.
     is_whole: bool,
+    /// Number of objects of the other program.
+    seen: usize,
     objects: Vec<Value>,
     /// The same objects as JSON, to find duplicates.
     known: HashSet<String>,
@@ -250,6 +253,7 @@ impl Output {
         let kind = object["kind"].as_str().unwrap_or("object");
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let about = |told: &str| say(&text::plain(&format!("{place}: {kind} {name}: {told}")));
+        self.seen += usize::from(!matches!(&result, Err(why) if why.is_left_alone()));
         let converted = match result {
             Ok(converted) => converted,
             // Files contain other objects too.
@@ -300,7 +304,14 @@ impl Output {
         if !self.objects.is_empty() {
             print(&format::yaml_documents(&self.objects)?)?;
         }
-        Ok(if self.is_whole { exit::YES } else { exit::NO })
+        if self.seen == 0 {
+            say("nothing was converted: no object of that program is among them");
+        }
+        Ok(if self.is_whole && self.seen > 0 {
+            exit::YES
+        } else {
+            exit::NO
+        })
     }
 
     /// Namespaces with services for which the output contains no grant.

@@ -132,6 +132,7 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
         say(&format!("the hub has not confirmed it yet; see {look}"));
     }
     say(&describe(namespace, &spec));
+    note_missing(session, namespace, &spec).await;
     say(&format!(
         "next: {} unfreeze {name} -n {namespace}",
         session.program.name()
@@ -153,6 +154,29 @@ async fn is_followed(session: &Session, namespace: &str, name: &str) -> bool {
         tokio::time::sleep(PAUSE).await;
     }
     false
+}
+
+/// Names clusters and services that don't exist, because a name with a typing error protects nothing.
+async fn note_missing(session: &Session, namespace: &str, spec: &Value) {
+    for (field, plural, kind) in [
+        ("clusters", "clusters", "Cluster"),
+        ("services", "servicedeployments", "ServiceDeployment"),
+    ] {
+        for name in spec[field].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            // A freeze of the administrators' namespace concerns all namespaces.
+            let place = match namespace {
+                ADMIN_NAMESPACE => format!("/apis/{GROUP}/{VERSION}/{plural}"),
+                namespace => path(namespace, plural),
+            };
+            let query = format!("{place}?fieldSelector=metadata.name%3D{name}&limit=1");
+            let found = session.read(&format!("look for {kind} {name}"), &query).await;
+            if found.is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty)) {
+                say(&format!(
+                    "note: no {kind} is named {name}; the freeze concerns one that gets this name"
+                ));
+            }
+        }
+    }
 }
 
 fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {

@@ -11,6 +11,7 @@ use std::{
 use farwater_api::{REQUESTED_AT, ServiceDeployment};
 use farwater_fleet::{
     conditions::find,
+    summary::FROZEN,
     why::{Finding, HeldBack, Link, NextStep, Standing, held_back},
 };
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -114,34 +115,56 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     if service.open_request().is_some() {
         return Progress::NotYet("its source is being asked".to_owned());
     }
+    if service.metadata.deletion_timestamp.is_some() {
+        return Progress::Refused("it is being deleted".to_owned());
+    }
+
+    let held = held_back(service).filter(|_| newest).or_else(|| held_pin(service));
+    // A changed spec of the same revision is another entry. A held service has no entry to apply.
+    let applied = match status.assigned_entry {
+        Some(entry) => status.applied_entry == Some(entry),
+        None => status.applied_revision.is_some() && status.applied_revision == status.assigned_revision,
+    };
+    // An applied service may have failed since.
+    if goal == Goal::Applied && applied && held.is_none() {
+        return Progress::Reached;
+    }
     if let Some(stalled) = condition("Stalled").filter(|c| c.status == "True") {
         return Progress::Refused(text(stalled));
     }
-    if let Some(HeldBack { sentence, by_people }) = held_back(service).filter(|_| newest) {
+    if let Some(HeldBack { sentence, by_people }) = held {
         return if by_people {
             Progress::Refused(sentence)
         } else {
             Progress::NotYet(sentence)
         };
     }
-    if service.metadata.deletion_timestamp.is_some() {
-        return Progress::Refused("it is being deleted".to_owned());
+    if let Some(prune) = condition("PruneHeld").filter(|c| c.status == "True") {
+        return Progress::Refused(text(prune));
     }
-    // A changed spec of the same revision is another entry. What is held has no entry to apply.
-    let applied = match status.assigned_entry {
-        Some(entry) => status.applied_entry == Some(entry),
-        None => status.applied_revision.is_some() && status.applied_revision == status.assigned_revision,
-    };
+
     let ready = condition("Ready");
-    let reached = match goal {
-        Goal::Applied => applied,
-        Goal::Healthy => applied && ready.is_some_and(|c| c.status == "True"),
-    };
-    if reached {
+    if applied && ready.is_some_and(|c| c.status == "True") {
         Progress::Reached
     } else {
         Progress::NotYet(ready.map_or_else(|| "no status yet".to_owned(), text))
     }
+}
+
+/// A pin whose version is not assigned: not yet, or a ChangeWindow holds it.
+fn held_pin(service: &ServiceDeployment) -> Option<HeldBack> {
+    let (pin, status) = (service.spec.pin.as_ref()?, service.status.as_ref()?);
+    if status.bundle_digest == Some(pin.bundle) {
+        return None;
+    }
+    let frozen = find(&status.conditions, FROZEN).filter(|c| c.status == "True");
+    Some(HeldBack {
+        sentence: match frozen {
+            Some(frozen) => format!("the pinned version is held back: {}", frozen.message),
+            None => "the pinned version is not assigned yet".to_owned(),
+        },
+        by_people: frozen.is_some(),
+    })
 }
 
 /// Parses `90s`, `5m`, `1h30m`, or a number of seconds without a unit.
@@ -470,7 +493,7 @@ fn give_up(missing: &mut BTreeMap<String, Said>) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::Digest;
+    use farwater_api::{Digest, service_deployment::Pin};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
@@ -571,6 +594,40 @@ mod tests {
         assert_eq!(
             judge(&leaving, Goal::Applied, false),
             Progress::Refused("it is being deleted".to_owned())
+        );
+    }
+
+    #[test]
+    fn what_is_applied_and_failed_later_is_applied() {
+        let status = json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
+                            "conditions": [condition("Ready", "False"), condition("Stalled", "True")]});
+        assert_eq!(judge(&service(status.clone()), Goal::Applied, false), Progress::Reached);
+        assert_eq!(
+            judge(&service(status), Goal::Healthy, false),
+            Progress::Refused("m".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_pin_that_a_freeze_holds_and_a_prune_that_waits_for_a_person_are_no_success() {
+        let mut pinned = service(
+            json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
+            "bundleDigest": Digest::of("b"), "conditions": [condition("Ready", "True"), condition("Frozen", "True")]}),
+        );
+        assert_eq!(judge(&pinned, Goal::Healthy, false), Progress::Reached);
+        pinned.spec.pin = Some(Pin {
+            bundle: Digest::of("a"),
+            reason: None,
+        });
+        let held = Progress::Refused("the pinned version is held back: m".to_owned());
+        assert_eq!(judge(&pinned, Goal::Healthy, false), held);
+        assert_eq!(judge(&pinned, Goal::Applied, false), held);
+
+        let waits = json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "a",
+                           "conditions": [condition("Ready", "False"), condition("PruneHeld", "True")]});
+        assert_eq!(
+            judge(&service(waits), Goal::Healthy, false),
+            Progress::Refused("m".to_owned())
         );
     }
 

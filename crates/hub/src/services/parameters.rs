@@ -8,38 +8,41 @@
 //! document counts. So that an earlier one can be sent, the documents of members are stored, sealed, unless the spec
 //! alone has all their parameters. No other values are stored.
 
+mod inputs;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    Digest, ServiceContext, ServiceContextSpec, ServiceDeploymentSpec, canonical_json,
+    Digest, ServiceContext, ServiceDeploymentSpec, canonical_json,
     parameters::{MAX_SOURCE_BYTES, Parameters},
 };
 use farwater_fleet::{
     conditions::cut,
     parameters::{
-        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Problem, Resolution, SecretName, Texts, Unknown, describe,
-        has_parameters, is_handed, resolve, wanted, wanted_through,
+        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Problem, Resolution, describe, has_parameters, is_handed,
+        resolve, wanted, wanted_through,
     },
 };
 use farwater_store::{
     Key, StoreError, Tx,
     delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_parameters, save_document, versions_of},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::{
     identity::Identity,
     replica::Replica,
     resources::{self, Name, Stored as _},
-    secret_backends::{self, SecretContent},
+    secret_backends::{self},
     services::{ClusterFacts, ServiceFacts},
 };
+pub use inputs::InputCache;
+use inputs::Reading;
 
 const MAC_PURPOSE: &str = "service-parameters";
 /// Identifies the key that the MACs of rows were made with.
@@ -48,10 +51,6 @@ const KEY_PURPOSE: &str = "service-parameters-key";
 const FORMAT: u32 = 1;
 /// Maximum bytes of a problem, which goes into a condition and an entry.
 const MAX_PROBLEM: usize = 768;
-/// Maximum number of objects that are cached while many services are resolved, and their bytes; most are used by many
-/// services.
-const MAX_CACHED: usize = 256;
-const MAX_CACHED_BYTES: usize = 32 << 20;
 
 /// The parameters in a service's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,37 +141,6 @@ impl Document {
             _ => Ok(()),
         }
     }
-}
-
-/// Objects that were read for services that are resolved together.
-#[derive(Default)]
-pub struct InputCache {
-    contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
-    config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
-    /// By namespace.
-    secrets: HashMap<(String, SecretName), Read<SecretTexts>>,
-    /// Bytes of all objects together.
-    bytes: usize,
-}
-
-impl InputCache {
-    fn bound(&mut self) {
-        let count = self.contexts.len() + self.config_maps.len() + self.secrets.len();
-        if count > MAX_CACHED || self.bytes > MAX_CACHED_BYTES {
-            *self = Self::default();
-        }
-    }
-}
-
-type SecretTexts = Result<Option<Arc<Texts>>, Unknown>;
-
-/// An object as it was read.
-#[derive(Clone, Default)]
-struct Read<T> {
-    /// Version of the object; None: it does not exist.
-    version: Option<u64>,
-    content: T,
-    bytes: usize,
 }
 
 /// Returns what a service's entry says about its parameters. The newest are the row's, or are resolved if something has
@@ -498,166 +466,4 @@ pub async fn load(
         .map(|(key, version)| InputVersion { key, version })
         .collect();
     Ok((resolution, inputs))
-}
-
-/// Reads the objects that a service names, up to a limit of bytes.
-struct Reading<'a> {
-    replica: &'a Replica,
-    namespace: &'a str,
-    cache: &'a mut InputCache,
-    inputs: BTreeMap<Key, Option<u64>>,
-    objects: Objects,
-    bytes: usize,
-}
-
-impl Reading<'_> {
-    async fn read(&mut self, spec: &ServiceDeploymentSpec) -> Result<(), StoreError> {
-        let wanted = wanted(spec);
-        for name in wanted.contexts {
-            self.read_context(name).await?;
-        }
-        let through = wanted_through(spec, &self.objects.contexts);
-        for name in wanted.config_maps {
-            self.read_config_map(name).await?;
-        }
-        let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
-        for secret in secrets {
-            self.read_secret(secret).await?;
-        }
-        Ok(())
-    }
-
-    fn is_too_much(&self) -> bool {
-        self.bytes > MAX_SOURCE_BYTES
-    }
-
-    fn note(&mut self, key: Key, version: Option<u64>, bytes: usize) {
-        self.inputs.insert(key, version);
-        self.bytes += bytes;
-    }
-
-    /// Contexts are small, so all are read; then all Secrets that they name are known.
-    async fn read_context(&mut self, name: String) -> Result<(), StoreError> {
-        let key = Name::new(self.namespace, &name);
-        if !self.cache.contexts.contains_key(&key) {
-            let found = resources::load::<ServiceContext>(&self.replica.store, &key).await?;
-            let read = found.map(|(resource, context)| Read {
-                version: Some(resource.version),
-                bytes: serde_json::to_vec(&context.spec.configuration).map_or(0, |json| json.len()),
-                content: Some(Arc::new(context.spec)),
-            });
-            let read = read.unwrap_or_default();
-            self.cache.bytes += read.bytes;
-            self.cache.contexts.insert(key.clone(), read);
-        }
-        let Read {
-            version,
-            content,
-            bytes,
-        } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
-        self.note(ServiceContext::key(&key), version, bytes);
-        self.objects.contexts.insert(name, content);
-        Ok(())
-    }
-
-    async fn read_config_map(&mut self, name: String) -> Result<(), StoreError> {
-        if self.is_too_much() {
-            return Ok(());
-        }
-        let key = Name::new(self.namespace, &name);
-        let stored = Key {
-            kind: resources::config_maps(),
-            namespace: key.namespace.clone(),
-            name: name.clone(),
-        };
-        if !self.cache.config_maps.contains_key(&key) {
-            let found = self.replica.store.get(&stored).await?;
-            let read = found.map(|resource| {
-                let texts = texts_of_config_map(&resource.object);
-                Read {
-                    version: Some(resource.version),
-                    bytes: texts.bytes(),
-                    content: Some(Arc::new(texts)),
-                }
-            });
-            let read = read.unwrap_or_default();
-            self.cache.bytes += read.bytes;
-            self.cache.config_maps.insert(key.clone(), read);
-        }
-        let Read {
-            version,
-            content,
-            bytes,
-        } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
-        self.note(stored, version, bytes);
-        self.objects.config_maps.insert(name, content);
-        Ok(())
-    }
-
-    async fn read_secret(&mut self, secret: SecretName) -> Result<(), StoreError> {
-        if self.is_too_much() {
-            return Ok(());
-        }
-        let place = (self.namespace.to_owned(), secret);
-        let Read {
-            version,
-            content,
-            bytes,
-        } = match self.cache.secrets.get(&place) {
-            Some(known) => known.clone(),
-            None => {
-                let read = read_secret(self.replica, self.namespace, &place.1).await?;
-                self.cache.bytes += read.bytes;
-                self.cache.secrets.entry(place.clone()).or_insert(read).clone()
-            }
-        };
-        self.note(secret_backends::key(self.namespace, &place.1), version, bytes);
-        self.objects.secrets.insert(place.1, content);
-        Ok(())
-    }
-}
-
-async fn read_secret(replica: &Replica, namespace: &str, secret: &SecretName) -> Result<Read<SecretTexts>, StoreError> {
-    let SecretContent { values, version } = replica.secret_backends.read(namespace, secret).await?;
-    let values = match values {
-        Ok(Some(values)) => values,
-        Ok(None) => {
-            return Ok(Read {
-                version,
-                content: Ok(None),
-                bytes: 0,
-            });
-        }
-        Err(why) => {
-            return Ok(Read {
-                version,
-                content: Err(why),
-                bytes: 0,
-            });
-        }
-    };
-    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    let texts = Texts(values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
-    // Bytes that are not text were read too.
-    let bytes = values
-        .values()
-        .map(|value| value.len())
-        .sum::<usize>()
-        .max(texts.bytes());
-    Ok(Read {
-        version,
-        content: Ok(Some(Arc::new(texts))),
-        bytes,
-    })
-}
-
-fn texts_of_config_map(object: &Value) -> Texts {
-    let map = |field: &str| object[field].as_object().into_iter().flatten();
-    let texts = map("data").map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
-    let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str()?).ok()?).ok();
-    Texts(
-        texts
-            .chain(map("binaryData").map(|(key, value)| (key.clone(), text(value))))
-            .collect(),
-    )
 }

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use farwater_api::{
-    GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
+    ADMIN_NAMESPACE, GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
     service_sources::SourceReference,
 };
 use farwater_fleet::{
@@ -26,6 +26,7 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
+    kinds,
     terminal::say,
     text,
 };
@@ -118,6 +119,7 @@ impl Plan {
             return Err(Failure::new(exit::MISSING, told)
                 .next(format!("{{program}} get clusters -n {}", places[places.len() - 1])));
         }
+        self.check_granted(session, &reference).await?;
         if let Some(secret) = self.source_spec["secretRef"]["name"].as_str() {
             let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.tenant);
             match session.read("read the Secret", &path).await {
@@ -134,6 +136,30 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a cluster that no grant names. A tenant can't read Clusters, but those that are granted to it.
+    async fn check_granted(&self, session: &Session, reference: &ClusterReference) -> Result<()> {
+        if self.tenant == ADMIN_NAMESPACE {
+            return Ok(());
+        }
+        let path = kinds::granted_clusters().path(Some(&self.tenant), None);
+        let granted = match session.read("list granted clusters", &path).await {
+            Ok(granted) => granted,
+            // The hub checks the grant when it gets the service.
+            Err(failure) if failure.is_denied() || failure.is_missing() => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        let is_it = |cluster: &Value| cluster["metadata"]["name"] == reference.name.as_str();
+        let is_whole = granted["metadata"]["continue"].as_str().is_none_or(str::is_empty);
+        if !is_whole || granted["items"].as_array().into_iter().flatten().any(is_it) {
+            return Ok(());
+        }
+        let told = format!(
+            "no ClusterGrant lets namespace {} deploy to a cluster {}",
+            self.tenant, reference.name
+        );
+        Err(Failure::new(exit::MISSING, told).next(format!("{{program}} get clusters -n {}", self.tenant)))
     }
 
     /// Refuses a service of this name that is another deployment, or that is being deleted.
@@ -162,7 +188,19 @@ impl Plan {
             path: self.service_spec["path"].as_str().unwrap_or_default(),
             changes: wanted.clone().any(|(field, value)| spec[field] != *value),
         };
-        let Some(refusal) = takeover::judge(&present) else {
+        let refusal = takeover::judge(&present);
+        let cluster = self.service_spec["clusterRef"]["name"].as_str().unwrap_or_default();
+        if !matches!(refusal, Some(Refusal::Deleting { .. } | Refusal::Owned { .. }))
+            && found.spec.cluster_ref.name != cluster
+        {
+            let told = format!(
+                "service {namespace}/{name} exists already: it is on cluster {}, and a service keeps its cluster",
+                found.spec.cluster_ref.name
+            );
+            return Err(Failure::new(exit::CONFLICT, told)
+                .next("give another name with --name NAME, or use a ServiceSet for several clusters"));
+        }
+        let Some(refusal) = refusal else {
             return Ok(());
         };
         let refuse = |what: String| Failure::new(exit::CONFLICT, format!("service {namespace}/{name} {what}"));

@@ -1,0 +1,245 @@
+//! The next desired state of a cluster, and its publication.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::protocol::{MAX_DESIRED_BYTES, Statement, Verbatim, tag};
+use farwater_store::{
+    Key, StoreError, Tx,
+    delivery::{
+        Desired, DirtyMark, InputVersion, clear_mark, load_desired, mark_parameters, save_desired, save_parameters,
+        save_published, versions_of,
+    },
+};
+use farwater_telemetry::traces::{self, Interval};
+use jiff::Timestamp;
+
+use crate::{
+    delivery::desired::{self, Content},
+    memory::timeline::{self, Published, new_entries},
+    replica::Replica,
+    resources::Name,
+    secret_backends::SecretBackends,
+    services::{ClusterFacts, compute_desired::Next, parameters::Fresh},
+};
+
+/// The rows to save for one cluster.
+pub(super) struct Done {
+    pub(super) mark: DirtyMark,
+    pub(super) next: Option<Next>,
+    /// Parameters of its services that were resolved in this round.
+    pub(super) fresh: Vec<Fresh>,
+    pub(super) changes: Vec<MemberChange>,
+}
+
+/// New content of a set member's entry.
+pub(super) struct MemberChange {
+    pub(super) set_uid: String,
+    pub(super) service_uid: String,
+    /// As the member's row stores it.
+    pub(super) published: String,
+}
+
+pub(super) fn next_desired(
+    replica: &Replica,
+    cluster: &ClusterFacts,
+    content: Content,
+    current: Option<Desired>,
+) -> Result<Option<Next>, StoreError> {
+    let tag = tag(&content.entries);
+    let identity = &replica.identity;
+    let same = |row: &&Desired| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty();
+    if let Some(row) = current.as_ref().filter(same)
+        && let stored = desired::read_content(row)?
+        && (&stored.agent, &stored.health, &stored.windows) == (&content.agent, &content.health, &content.windows)
+    {
+        return Ok(None);
+    }
+    let statement = Statement {
+        installation: identity.installation().to_owned(),
+        cluster_uid: cluster.uid.clone(),
+        epoch: current
+            .as_ref()
+            .map_or(replica.epoch, |row| row.epoch.max(replica.epoch)),
+        generation: current.as_ref().map_or(1, |row| row.generation + 1),
+        tag,
+        agent: content.agent.as_ref().map(Verbatim::digest),
+        health: content.health.as_ref().map(Verbatim::digest),
+        windows: content.windows.as_ref().map(Verbatim::digest),
+        key_id: identity.key_id().to_owned(),
+    };
+
+    let entries = &content.entries;
+    let bytes = desired::measure(&content);
+    if bytes > MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
+        let problem = format!(
+            "{} services and {} rules of health make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
+            entries.len(),
+            content.health.as_ref().map_or(0, |health| health.rules.len())
+        );
+        return Err(StoreError::Row {
+            what: format!("desired state of cluster {}", cluster.name),
+            problem,
+        });
+    }
+
+    let news = match traces::is_on() {
+        true => {
+            let previous = current.as_ref().map(desired::read_content).transpose()?;
+            new_entries(entries, previous.as_ref().map_or(&[], |content| &content.entries))
+        }
+        false => Vec::new(),
+    };
+
+    let signature = BASE64.encode(identity.sign(&statement.message()));
+    let row = Desired {
+        cluster_uid: cluster.uid.clone(),
+        epoch: statement.epoch,
+        generation: statement.generation,
+        tag,
+        key_id: statement.key_id,
+        signature,
+        bundles: entries.iter().filter_map(|entry| desired::bundle(entry)).collect(),
+        body: desired::encode(&content)?,
+    };
+    Ok(Some(Next { row, news }))
+}
+
+/// Saves resolved parameters. An input may have changed after it was read, when no index named its users yet. Its
+/// services are then marked to be resolved once more.
+pub(super) async fn save_fresh(
+    tx: &mut Tx,
+    backends: &SecretBackends,
+    fresh: Vec<(String, Fresh)>,
+) -> Result<(), StoreError> {
+    let read: HashSet<&Key> = fresh
+        .iter()
+        .flat_map(|(_, fresh)| &fresh.inputs)
+        .map(|input| &input.key)
+        .collect();
+    let read: Vec<Key> = read.into_iter().cloned().collect();
+    let now = versions_of(tx, &read).await?;
+    let now = now
+        .into_iter()
+        .map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
+    let now: HashMap<Key, Option<u64>> = now.map(|(version, key)| (key, version)).collect();
+    let (mut again, mut documents) = (Vec::new(), Vec::new());
+    let mut resolved = Vec::with_capacity(fresh.len());
+    for (cluster_uid, fresh) in fresh {
+        if fresh
+            .inputs
+            .iter()
+            .any(|input| now.get(&input.key) != Some(&input.version))
+        {
+            again.push((cluster_uid, fresh.resolved.row.service_uid.clone()));
+        }
+        documents.extend(fresh.document());
+        resolved.push(fresh.resolved);
+    }
+
+    save_parameters(tx, &resolved).await?;
+    for document in documents {
+        document.save(tx).await?;
+    }
+    for (cluster_uid, service_uid) in again {
+        mark_parameters(tx, &service_uid, &cluster_uid).await?;
+    }
+    Ok(())
+}
+
+/// Saves what changed and clears the marks, in one transaction; then wakes the polls.
+pub(super) async fn publish(replica: &Replica, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
+    let names = |holds: fn(&Fresh) -> bool| -> Vec<Name> {
+        let fresh = published
+            .iter()
+            .flat_map(|done| &done.fresh)
+            .filter(|fresh| holds(fresh));
+        fresh.map(|fresh| fresh.service.clone()).collect()
+    };
+    let (news, of_rollouts) = (names(|fresh| fresh.is_news), names(|fresh| fresh.is_of_rollout));
+    let backends = Arc::clone(&replica.secret_backends);
+    let changed = replica.store.transact(move |tx| {
+        Box::pin(async move {
+            let (mut changed, mut resolved, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
+            let now = Timestamp::now().as_second();
+            for Done {
+                mark,
+                next,
+                fresh,
+                changes,
+            } in published
+            {
+                // If the epoch was raised meanwhile, this state must not be published. The cluster is marked again.
+                let raised = match &next {
+                    Some(Next { row, .. }) => load_desired(tx, &row.cluster_uid)
+                        .await?
+                        .is_some_and(|now| now.epoch > row.epoch),
+                    None => false,
+                };
+                if let Some(next) = next.filter(|_| !raised) {
+                    save_desired(tx, &next.row).await?;
+                    changed.push(next);
+                }
+                for change in changes.into_iter().filter(|_| !raised) {
+                    save_published(tx, &change.service_uid, &change.published, now).await?;
+                    moved.insert(change.set_uid);
+                }
+                clear_mark(tx, &mark).await?;
+                resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
+            }
+
+            save_fresh(tx, &backends, resolved).await?;
+            Ok((changed, moved))
+        })
+    });
+
+    let (changed, moved) = changed.await?;
+    moved
+        .iter()
+        .for_each(|set_uid| replica.memory.sets.note_member(set_uid));
+    // Their candidates may now be other changes, which wait for their turn. That was unknown until the parameters were
+    // resolved.
+    of_rollouts
+        .into_iter()
+        .for_each(|name| replica.queues.services.add(name));
+    // Their conditions may change.
+    news.into_iter().for_each(|name| replica.queues.summaries.add(name));
+
+    let interval = Interval::since(begun);
+    for Next { row, news } in changed {
+        replica.memory.counters.published.inc();
+        tracing::debug!(
+            cluster = row.cluster_uid,
+            epoch = row.epoch,
+            generation = row.generation,
+            "published"
+        );
+        let etag = desired::etag(&row);
+        replica
+            .memory
+            .clusters
+            .change(&row.cluster_uid, |state| state.etag = etag);
+        if !news.is_empty() {
+            let state = replica.memory.clusters.get(&row.cluster_uid);
+            let cluster = state
+                .map(|state| format!("{}/{}", state.namespace, state.name))
+                .unwrap_or_default();
+            let (cluster_uid, generation) = (&*row.cluster_uid, row.generation);
+            timeline::tell(
+                &replica.memory.timeline,
+                Published {
+                    cluster_uid,
+                    cluster: &cluster,
+                    generation,
+                    interval,
+                },
+                &news,
+            );
+        }
+    }
+    Ok(())
+}
