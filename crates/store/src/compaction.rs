@@ -12,9 +12,6 @@ pub struct CompactAfter {
     pub age: Duration,
 }
 
-/// Meta entry with the newest removed version.
-pub(crate) const COMPACTED: &str = "compacted";
-
 /// Rows of one step, for which writers wait: some 10 ms for rows of 4 KB whose pages were not read for minutes. Ten
 /// times as many took 50 to 170 ms.
 const STEP: u64 = 500;
