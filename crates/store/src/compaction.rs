@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{read, tx::Tx};
+use crate::{
+    read::{self, COMPACTED},
+    tx::Tx,
+};
 
 /// A change is removed from the log once it is more than `versions` behind and older than `age`. Watches resume across
 /// a restart from the remaining changes, so `versions` should be at least the size of the ring.
