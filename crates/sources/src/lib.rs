@@ -40,7 +40,7 @@ pub use address::{Address, AddressError, UrlPrefix};
 pub use artifacts::{ArtifactError, Artifacts};
 pub use cache::{BundleCache, CacheError};
 pub use edit::{Edit, FileError};
-pub use fetch_error::{FetchError, FetchReason};
+pub use fetch_error::{FetchError, FetchReason, Retry};
 pub use git::{Git, GitError, GitLimits, GitReason, Push, PushedBranch, Revision, Synced};
 pub use helm::{FoundChart, WantedChart};
 pub use lfs::{LargeFile, LargeFiles};
