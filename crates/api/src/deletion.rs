@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, objects::ObjectRef};
+use crate::{Digest, object_ref::ObjectRef};
 
 /// Maximum number of objects that a deletion lists. The cluster keeps all.
 pub const MAX_LISTED: usize = 10;

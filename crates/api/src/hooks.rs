@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Digest, objects::ObjectRef};
+use crate::{Digest, object_ref::ObjectRef};
 
 /// Annotation on an object of a source: the phases in which it runs, separated by commas.
 pub const HOOK: &str = "farwater.dev/hook";

@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent_policy;
+pub mod any_source;
 pub mod apply_options;
 pub mod change_window;
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod digest_report;
 pub mod git_repository;
 pub mod granted_cluster;
 pub mod health_rule;
+pub mod held_prune;
 pub mod helm_repository;
 pub mod history;
 pub mod hooks;
@@ -28,6 +30,7 @@ pub mod managed_namespace;
 pub mod names;
 pub mod notification_provider;
 pub mod notification_rule;
+pub mod object_ref;
 pub mod objects;
 pub mod oci_repository;
 pub mod parameters;
@@ -49,6 +52,7 @@ pub mod test_container;
 pub mod trace;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec, AgentPolicyStatus};
+pub use any_source::AnySource;
 pub use change_window::{ChangeWindow, ChangeWindowSpec, ChangeWindowStatus};
 pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
@@ -67,7 +71,7 @@ pub use rollout::{RolloutPhase, RolloutPolicy};
 pub use service_context::{ServiceContext, ServiceContextSpec};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 pub use service_set::{ServiceSet, ServiceSetSpec, ServiceSetStatus};
-pub use source::{AnySource, SourceKind, SourceStatus};
+pub use source::{SourceKind, SourceStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;

@@ -1,72 +1,10 @@
-//! Names of Kubernetes objects, and the state of a service's objects as the agent reports it.
-
-use std::fmt;
+//! State of a service's objects as the agent reports it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, deletion::Deletion, hooks::HookReport, service_deployment::HeldPrune};
-
-/// An object of a cluster. `namespace` is empty for cluster-scoped objects.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ObjectRef {
-    /// API group. Empty: the core group.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub group: String,
-    /// API version.
-    pub version: String,
-    /// Kind of the object.
-    pub kind: String,
-    /// Namespace of the object. Empty: the object is cluster-scoped.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// Name of the object.
-    pub name: String,
-}
-
-impl ObjectRef {
-    pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.clone()
-        } else {
-            format!("{}/{}", self.group, self.version)
-        }
-    }
-
-    /// The object's identity: two versions of one kind are the same object.
-    pub fn id(&self) -> ObjectId<'_> {
-        ObjectId {
-            group: &self.group,
-            kind: &self.kind,
-            namespace: &self.namespace,
-            name: &self.name,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId<'a> {
-    pub group: &'a str,
-    pub kind: &'a str,
-    pub namespace: &'a str,
-    pub name: &'a str,
-}
-
-/// `Kind.group namespace/name`.
-impl fmt::Display for ObjectRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.kind)?;
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
-        }
-        f.write_str(" ")?;
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
-        }
-        f.write_str(&self.name)
-    }
-}
+pub use crate::object_ref::{ObjectId, ObjectRef};
+use crate::{Digest, deletion::Deletion, held_prune::HeldPrune, hooks::HookReport};
 
 /// Health by kstatus' rules, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

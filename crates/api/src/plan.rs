@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use crate::{
     Digest,
+    held_prune::HeldPrune,
     hooks::HookPhase,
     objects::{ObjectRef, SyncState},
-    service_deployment::HeldPrune,
+    renderer::LocalFiles,
 };
 
 /// Kind of the query and the answer.
@@ -39,18 +40,6 @@ pub struct PlanQuery {
     /// Files that replace those of the source. They never become the desired state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalFiles>,
-}
-
-/// A canonical archive of a user's folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct LocalFiles {
-    /// Digest of the uncompressed archive.
-    pub digest: Digest,
-    /// Folder inside the archive.
-    pub path: String,
-    /// The archive, as zstd in base64.
-    pub archive: String,
 }
 
 /// Progress of a request.

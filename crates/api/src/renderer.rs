@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    Digest,
     path_pattern::{self, PathPattern},
-    plan::LocalFiles,
     schemas,
 };
 
@@ -22,6 +22,18 @@ pub const MAX_RENDER_BYTES: usize = 64 << 10;
 pub const BUNDLE_KIND: &str = "ServiceBundle";
 /// Maximum size of the archive in that answer, compressed.
 pub const MAX_SHOWN_BUNDLE: usize = 16 << 20;
+
+/// A canonical archive of a user's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LocalFiles {
+    /// Digest of the uncompressed archive.
+    pub digest: Digest,
+    /// Folder inside the archive.
+    pub path: String,
+    /// The archive, as zstd in base64.
+    pub archive: String,
+}
 
 /// Files that are assigned to a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

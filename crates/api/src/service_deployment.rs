@@ -12,14 +12,17 @@ use crate::{
     apply_options::ApplyOptions,
     deletion::Deletion,
     git_repository::LocalReference,
-    objects::ObjectRef,
+    object_ref::ObjectRef,
     parameters::Parameter,
     renderer::{Patch, Renderer},
-    service_sources::{ChartReference, MountedSource},
+    service_sources::{ChartReference, MountedSource, StatedSource},
     test_container::ServiceTest,
 };
 
-pub use crate::service_sources::{SourceKind, SourceReference};
+pub use crate::{
+    held_prune::{Contents, HeldPrune, KindCount},
+    service_sources::{SourceKind, SourceReference},
+};
 
 /// A folder of a source that the agent keeps applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -228,6 +231,29 @@ pub enum DeletionPolicy {
     Delete,
 }
 
+impl ServiceDeploymentSpec {
+    /// Sources of the service, its own first.
+    pub fn all_sources(&self) -> impl Iterator<Item = StatedSource<'_>> {
+        let first = StatedSource {
+            reference: &self.source_ref,
+            chart: self.chart.as_ref(),
+            path: &self.path,
+            mount_path: None,
+        };
+        std::iter::once(first).chain(self.sources.iter().map(|source| StatedSource {
+            reference: &source.source_ref,
+            chart: source.chart.as_ref(),
+            path: &source.path,
+            mount_path: Some(&source.mount_path),
+        }))
+    }
+
+    /// Whether this is one of the service's sources.
+    pub fn uses(&self, source: &SourceReference) -> bool {
+        self.all_sources().any(|stated| stated.reference == source)
+    }
+}
+
 impl ServiceDeployment {
     /// The reconcile request that the status does not acknowledge yet.
     pub fn open_request(&self) -> Option<&str> {
@@ -376,50 +402,4 @@ pub struct UnhealthyObject {
     pub object: ObjectRef,
     /// Why it is not healthy, cut at 256 bytes.
     pub message: String,
-}
-
-/// A prune that is held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HeldPrune {
-    /// Digest of the plan. An approval must name it.
-    pub digest: Digest,
-    /// Why the prune waits, in one sentence.
-    pub reason: String,
-    /// Number of objects that the prune deletes.
-    pub count: u32,
-    /// The first ten objects that the prune deletes.
-    pub objects: Vec<ObjectRef>,
-    /// Contents of the namespaces and definitions among the objects.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub contents: Vec<Contents>,
-    /// Whether the prune waits only for objects of the source that are not applied yet, and needs no approval.
-    #[serde(default, skip_serializing_if = "crate::is_zero")]
-    pub until_applied: bool,
-    /// Digests of earlier plans with all these objects, newest last. Their approvals and proposals stay valid.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub earlier: Vec<Digest>,
-}
-
-/// Objects that are deleted together with another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Contents {
-    /// The namespace or definition.
-    pub object: ObjectRef,
-    /// Numbers by kind, the largest first. Only kinds that the service's account may list.
-    pub counts: Vec<KindCount>,
-    /// Number of kinds that could not be counted.
-    #[serde(default, skip_serializing_if = "crate::is_zero")]
-    pub unknown: u32,
-}
-
-/// Number of objects of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct KindCount {
-    /// Kind, as `Kind.group`.
-    pub kind: String,
-    /// Number of objects.
-    pub count: u32,
 }

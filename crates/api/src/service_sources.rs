@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ServiceDeploymentSpec;
 pub use crate::source::SourceKind;
 
 /// Reference to a source in the same namespace.
@@ -53,31 +52,6 @@ pub struct MountedSource {
     /// Path at which the folder appears among the service's files. No other file may be there.
     #[schemars(length(min = 1, max = 1024))]
     pub mount_path: String,
-}
-
-impl ServiceDeploymentSpec {
-    /// Sources of the service, its own first.
-    pub fn all_sources(&self) -> impl Iterator<Item = StatedSource<'_>> {
-        let first = StatedSource {
-            reference: &self.source_ref,
-            chart: self.chart.as_ref(),
-            path: &self.path,
-            mount_path: None,
-        };
-        std::iter::once(first).chain(self.sources.iter().map(|source| StatedSource {
-            reference: &source.source_ref,
-            chart: source.chart.as_ref(),
-            path: &source.path,
-            mount_path: Some(&source.mount_path),
-        }))
-    }
-}
-
-impl ServiceDeploymentSpec {
-    /// Whether this is one of the service's sources.
-    pub fn uses(&self, source: &SourceReference) -> bool {
-        self.all_sources().any(|stated| stated.reference == source)
-    }
 }
 
 /// One source of a service, as its spec names it.

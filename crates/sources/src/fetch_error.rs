@@ -3,8 +3,6 @@
 use farwater_api::Digest;
 use url::Url;
 
-use crate::git::Retry;
-
 /// An attempt at a remote failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {url}: {reason}{}; {}", if evidence.is_empty() { String::new() } else { format!(" ({evidence})") }, reason.remedy())]
@@ -70,6 +68,16 @@ pub enum FetchReason {
     Unverified,
     #[error("the disk can't be written")]
     Disk,
+}
+
+/// Whether a retry can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// At the next poll: a problem of the network or the server.
+    Later,
+    /// Something must be changed first: the source's spec, its Secret or the repository. Polling continues, because the
+    /// repository may be what changes.
+    AfterChange,
 }
 
 impl FetchReason {

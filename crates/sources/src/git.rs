@@ -6,6 +6,7 @@
 mod aside;
 mod error;
 mod leftovers;
+mod output;
 mod pin;
 mod push;
 mod refs;
@@ -38,7 +39,7 @@ use resolve::Wanted;
 
 pub(crate) use self::error::Problem;
 pub use self::{
-    error::{GitError, GitReason, Retry},
+    error::{GitError, GitReason},
     push::{PUSHED, Push, PushedBranch},
 };
 

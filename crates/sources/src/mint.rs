@@ -11,27 +11,21 @@ use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
     access::Access,
-    credentials::{App, basic},
+    credentials::App,
     git::{GitReason, Problem},
+    minted::{Fingerprint, Minted, fingerprint},
     program::Program,
     remote::Remote,
     secret::Secret,
     web::{Ask, Route, Sign, Step, Web},
 };
 
-/// A fetch that begins with a token must end before the token does.
-const MARGIN: Duration = Duration::from_secs(5 * 60);
-/// Longest time that credentials are kept, whatever their stated lifetime.
-const LONGEST: Duration = Duration::from_secs(3600);
-/// Time that credentials without a stated lifetime are kept.
-const UNSAID: Duration = Duration::from_secs(5 * 60);
 /// Lifetime of a signed request in seconds; GitHub allows ten minutes. It begins in the past, because clocks differ.
 const JWT_LIFE: i64 = 9 * 60;
 const JWT_SKEW: i64 = 60;
@@ -40,36 +34,6 @@ const MAX_ANSWER: usize = 64 << 10;
 /// With more entries, all are dropped and minted again on demand.
 const MAX_KEPT: usize = 10_000;
 
-/// Minted credentials, as sent.
-#[derive(Clone, Debug)]
-pub(crate) struct Minted {
-    /// None: a bearer token.
-    pub username: Option<String>,
-    pub token: Secret,
-    /// When new ones must be minted.
-    pub until: Instant,
-}
-
-impl Minted {
-    /// `left`: remaining lifetime. None: not stated.
-    pub fn new(username: Option<String>, token: Secret, left: Option<Duration>) -> Self {
-        let kept = left.map_or(UNSAID, |left| left.saturating_sub(MARGIN.min(left / 2)).min(LONGEST));
-        Self {
-            username,
-            token,
-            until: Instant::now() + kept,
-        }
-    }
-
-    pub fn header(&self) -> Zeroizing<String> {
-        match &self.username {
-            Some(username) => basic(username, &self.token),
-            None => Zeroizing::new(format!("Bearer {}", self.token.reveal())),
-        }
-    }
-}
-
-pub(crate) type Fingerprint = [u8; 32];
 type Place = Arc<tokio::sync::Mutex<Option<Minted>>>;
 
 #[derive(Debug, Default)]
@@ -116,16 +80,6 @@ impl Mint {
     fn places(&self) -> std::sync::MutexGuard<'_, HashMap<Fingerprint, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A fingerprint of parts, each hashed with its length so that they are unambiguous.
-pub(crate) fn fingerprint(parts: &[&str]) -> Fingerprint {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
 }
 
 pub(crate) fn fingerprint_of_app(app: &App) -> Fingerprint {

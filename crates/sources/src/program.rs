@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::{
     address::UrlPrefix,
     git::{GitReason, Problem},
-    mint::{Fingerprint, Minted, fingerprint},
+    minted::{Fingerprint, Minted, fingerprint},
     secret::Secret,
 };
 

@@ -8,7 +8,8 @@ use crate::{
     credentials::{Credentials, basic},
     git::{Git, GitError, GitReason, Problem},
     links::{Links, ResolveError, resolve},
-    mint::{Fingerprint, fingerprint_of_app},
+    mint::fingerprint_of_app,
+    minted::Fingerprint,
     remote::{Link, Remote},
     ssh::Identity,
 };

@@ -12,7 +12,7 @@ use farwater_bundle::ObjectId;
 use crate::{
     access::SecretData,
     git::{Revision, spawn},
-    mint::fingerprint,
+    minted::fingerprint,
     mirror::{Mirror, MirrorError},
 };
 

@@ -21,10 +21,9 @@ use crate::{
     engine::Connection,
     fsck,
     migrations::count_migrations,
-    open::SEAL_CHECK,
     read, schema,
     seal::Master,
-    seal_keys::{self, opens_check},
+    seal_keys::{self, SEAL_CHECK, opens_check},
     visit::Visit,
 };
 use chunk::{Cell, Pages};
@@ -329,6 +328,6 @@ async fn move_ahead(connection: &mut Connection, counter: u64) -> Result<u64, St
         .bind(counter as i64)
         .execute(&mut *connection)
         .await?;
-    read::save_meta(connection, crate::compaction::COMPACTED, &counter.to_string()).await?;
+    read::save_meta(connection, read::COMPACTED, &counter.to_string()).await?;
     delivery::raise_all_epochs(connection, seconds_since_1970().unsigned_abs()).await
 }

@@ -22,7 +22,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    Resource, StoreError, Write, WriteError, at_hand::AtHand, compaction, open::Settings, ring::Ring, session,
+    Resource, StoreError, Write, WriteError, at_hand::AtHand, compaction, ring::Ring, session, settings::Settings,
     tail::Tail, tx::Tx,
 };
 use batch::Batch;

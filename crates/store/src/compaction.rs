@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{read, tx::Tx};
+use crate::{
+    read::{self, COMPACTED},
+    tx::Tx,
+};
 
 /// A change is removed from the log once it is more than `versions` behind and older than `age`. Watches resume across
 /// a restart from the remaining changes, so `versions` should be at least the size of the ring.
@@ -11,9 +14,6 @@ pub struct CompactAfter {
     pub versions: u64,
     pub age: Duration,
 }
-
-/// Meta entry with the newest removed version.
-pub(crate) const COMPACTED: &str = "compacted";
 
 /// Rows of one step, for which writers wait: some 10 ms for rows of 4 KB whose pages were not read for minutes. Ten
 /// times as many took 50 to 170 ms.

@@ -37,6 +37,9 @@ pub(crate) const READERS: u32 = 8;
 /// Limit for connecting, and for waiting for a free connection of the pool.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
+/// Usual limit for answers of a database server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+
 /// Limits of the server: for a statement, for waiting for the counter's lock, and for a replica that hangs while it
 /// holds the lock. `synchronous_commit` is raised to `on` from `off` (a commit may not be on disk) and `local` (it may
 /// be missing on a synchronous standby).

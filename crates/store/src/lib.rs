@@ -40,6 +40,7 @@ mod schema;
 mod seal;
 mod seal_keys;
 mod session;
+mod settings;
 mod tail;
 mod tallies;
 mod tokens;
@@ -59,17 +60,17 @@ use tokio::{
 use at_hand::{AtHand, Begun};
 use combiner::{Request, Work};
 use engine::Engine;
-use open::Settings;
 use readers::Readers;
 use ring::Ring;
 use row::{FromParts, StoredParts};
+use settings::Settings;
 
 pub use compaction::CompactAfter;
 pub use engine::Connection;
 pub use error::{OpenError, StoreError, WatchError, WriteError};
 pub use location::{Location, PostgresUrl, UrlError};
 pub use lock::lock_file;
-pub use open::{ChangeHook, OpenOptions};
+pub use open::OpenOptions;
 pub use readers::Reader;
 pub use resource::{
     Change, JsonResource, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent,
@@ -77,6 +78,7 @@ pub use resource::{
 };
 pub use seal_keys::{DataKeyRow, Resealing, read_data_keys};
 pub use session::Sharing;
+pub use settings::ChangeHook;
 pub use tallies::{Classes, Tally};
 pub use tokens::{ApiToken, BoundObject};
 pub use tx::Tx;

@@ -8,17 +8,16 @@ use std::{
     time::Duration,
 };
 
-use futures::future::BoxFuture;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
 
 use crate::{
-    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, Written,
+    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError,
     at_hand::AtHand,
     combiner::{Combiner, QUEUE, seconds_since_1970},
-    engine::{Connection, Database, Engine},
+    engine::{Connection, Database, Engine, PATIENCE},
     lock::lock_file,
     migrations::run_migrations,
     read,
@@ -27,6 +26,7 @@ use crate::{
     schema,
     seal::{DataKeys, Master, Sealer, sealed_kinds},
     seal_keys, session,
+    settings::{ChangeHook, Settings},
     tail::Tail,
     tallies::{self, Classes},
     tx::Tx,
@@ -55,9 +55,6 @@ pub struct OpenOptions {
     pub classes: Option<Classes>,
 }
 
-/// Usual limit for answers of a database server.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-
 impl OpenOptions {
     /// The defaults: no sharing, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a watcher
     /// beyond the ring must list again anyway).
@@ -81,39 +78,6 @@ impl OpenOptions {
         }
     }
 }
-
-/// Writes that accompany changes of resources in the same transaction, e.g. marking clusters: a reader that sees the
-/// change also sees the mark, and a crash keeps both or neither.
-pub trait ChangeHook: Send + Sync {
-    /// `changes` contains every change of the transaction, in order. Called after all its writes and before its commit;
-    /// an error fails the whole transaction. Write only to narrow tables, and wait for nothing but `connection`.
-    fn mark_changes<'a>(
-        &'a self,
-        connection: &'a mut Connection,
-        changes: &'a [Written],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
-}
-
-/// Settings shared by the parts of a store.
-pub(crate) struct Settings {
-    pub database: Database,
-    pub sharing: Sharing,
-    /// Identifies this opening of the database.
-    pub owner: String,
-    pub sealer: Arc<Sealer>,
-    pub compact_after: CompactAfter,
-    pub on_change: Option<Arc<dyn ChangeHook>>,
-}
-
-impl Settings {
-    /// Whether only this store may write, by a lock that can be lost. The lock of a file can't.
-    pub(crate) fn is_owned(&self) -> bool {
-        self.sharing == Sharing::Alone && self.database.engine() == Engine::Postgres
-    }
-}
-
-/// Meta entry that only the right seal key opens.
-pub(crate) const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let OpenOptions {

@@ -10,13 +10,15 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     Key, Kind, LabelRequirement, ListQuery, Page, Resource, Selector, StoreError, WatchEvent,
-    compaction::COMPACTED,
     engine::{Connection, Engine, Row},
     ring::{Committed, RingLimits},
     row::{FromParts, StoredParts, assemble, decode_labels, decode_operation},
     rows::{chunks, parameters},
     seal::Sealer,
 };
+
+/// Meta entry with the newest removed version.
+pub(crate) const COMPACTED: &str = "compacted";
 
 pub(crate) async fn load_counter(connection: &mut Connection) -> Result<u64, sqlx::Error> {
     let counter: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE id = 1")

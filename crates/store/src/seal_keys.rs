@@ -15,11 +15,13 @@ use zeroize::Zeroizing;
 use crate::{
     Kind, Location, OpenError, Store, StoreError,
     engine::{Connection, Engine},
-    open::SEAL_CHECK,
     read::{load_meta, save_meta},
     seal::{DataKey, DataKeys, FIRST, Master, Sealer, sealed_kinds},
     visit::Visit,
 };
+
+/// Meta entry that only the right seal key opens.
+pub(crate) const SEAL_CHECK: &str = "seal-check";
 use reseal::STEP;
 
 pub use reseal::Resealing;

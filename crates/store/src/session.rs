@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     StoreError,
     engine::{Connection, Database, Engine},
-    open::Settings,
     read,
+    settings::Settings,
 };
 
 /// Which other processes may use the database.

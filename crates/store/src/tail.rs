@@ -24,10 +24,10 @@ use tracing::{debug, warn};
 use crate::{
     Location, PostgresUrl, StoreError,
     engine::{CHANNEL, CONNECT, Connection},
-    open::Settings,
     read,
     readers::Readers,
     ring::Ring,
+    settings::Settings,
 };
 
 /// Interval of reading the counter while notifications arrive, and while they don't.

@@ -2,9 +2,8 @@
 
 use crate::{
     Location, OpenError, StoreError,
-    engine::{Connection, Database, Pool, PooledConnection},
+    engine::{Connection, Database, PATIENCE, Pool, PooledConnection},
     migrations::count_migrations,
-    open::PATIENCE,
     schema,
 };
 

@@ -8,7 +8,8 @@ use std::{path::PathBuf, time::Duration};
 
 use farwater_api::{
     ServiceDeployment,
-    plan::{LocalFiles, MAX_LOCAL_ARCHIVE, PLAN_KIND, PlanAnswer, PlanPhase, PlanProblem, PlanQuery, ServicePlan},
+    plan::{MAX_LOCAL_ARCHIVE, PLAN_KIND, PlanAnswer, PlanPhase, PlanProblem, PlanQuery, ServicePlan},
+    renderer::LocalFiles,
 };
 use farwater_fleet::why;
 use serde_json::{Value, json};

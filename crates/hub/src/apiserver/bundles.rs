@@ -2,10 +2,7 @@
 
 use axum::response::Response;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::{
-    plan::LocalFiles,
-    renderer::{BUNDLE_KIND, BundleAnswer, MAX_SHOWN_BUNDLE},
-};
+use farwater_api::renderer::{BUNDLE_KIND, BundleAnswer, LocalFiles, MAX_SHOWN_BUNDLE};
 use farwater_fleet::assignment::Candidate;
 use farwater_store::delivery::load_assignment;
 use serde_json::json;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment, SourceKind,
-    plan::{LocalFiles, MAX_LOCAL_ARCHIVE, MAX_LOCAL_BYTES, PlanProblem, PlanQuery},
+    plan::{MAX_LOCAL_ARCHIVE, MAX_LOCAL_BYTES, PlanProblem, PlanQuery},
     protocol::Verbatim,
+    renderer::LocalFiles,
 };
 use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
 use farwater_fleet::assignment::{Candidate, Trouble, Why};

@@ -3,8 +3,9 @@
 use axum::body::Body;
 use farwater_api::{
     ADMIN_NAMESPACE, Digest,
-    plan::{LocalFiles, MAX_LOCAL_ARCHIVE, PlanAnswer, PlanPhase, PlanProblem, PlanQuery},
+    plan::{MAX_LOCAL_ARCHIVE, PlanAnswer, PlanPhase, PlanProblem, PlanQuery},
     protocol::{PLAN_HEADER, PLANS_PATH, PlanRequest, PlanStatement},
+    renderer::LocalFiles,
 };
 use farwater_bundle::archive;
 use farwater_hub::{

@@ -25,7 +25,7 @@ use ssh_key::{
 use super::agent::put;
 use crate::{
     credentials::SshAccess,
-    mint::{Fingerprint, fingerprint},
+    minted::{Fingerprint, fingerprint},
 };
 
 /// A key's own rounds of hashing decide what unlocking it costs; `ssh-keygen` takes 16, or 24 in newer versions.

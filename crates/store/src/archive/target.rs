@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     Location, OpenError, Sharing, StoreError,
-    engine::{Connection, Database, Engine},
+    engine::{Connection, Database, Engine, PATIENCE},
     migrations::run_migrations,
-    open::{PATIENCE, create_file, lock_database, with_suffix},
+    open::{create_file, lock_database, with_suffix},
     read, schema,
     schema::Table,
     session,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use sqlx::Row as _;
 use zeroize::Zeroizing;
 
-use super::{damaged_kept, kept_context, load_kept_row, new_check, save};
+use super::{SEAL_CHECK, damaged_kept, kept_context, load_kept_row, new_check, save};
 use crate::{
     Kind, StoreError,
     engine::Connection,
-    open::SEAL_CHECK,
     read::save_meta,
     seal::{DataKey, Master, row_context},
     tx::Tx,
