@@ -107,10 +107,7 @@ impl View {
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
 
-        let unheard = state
-            .open
-            .then(|| look_at_unheard(case, member, is_at_once, clock.now))
-            .flatten();
+        let unheard = look_at_unheard(case, member, is_at_once, clock.now).filter(|_| state.open);
         Self {
             is_settled: word.is_settled,
             is_unavailable,
