@@ -4,10 +4,11 @@ use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL,
     hooks::HookPhase,
     objects::{Health, Outcome, SyncState},
+    protocol::ServiceAccount,
 };
 use farwater_fleet::{
     ownership::proven_owner,
-    plan::{GroupVersionKind, Keep, Live, ObjectKey, plan_removal},
+    plan::{GroupVersionKind, Keep, Live, ObjectKey, Plan, plan_removal},
     prune::{Purpose, Verdict},
 };
 use serde_json::json;
@@ -43,13 +44,12 @@ impl ServiceTask {
             service: &service,
         };
         let executor = basis.executor(&account, self.supersession());
-        let prune = plan.prune.clone();
-        if !matches!(prune.verdict, Verdict::Hold(_))
+        if !matches!(plan.prune.verdict, Verdict::Hold(_))
             && let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PreDelete, digest).await
         {
             return ended;
         }
-        match self.prune(&executor, &plan, &prune, Purpose::Removal).await {
+        match self.prune(&executor, &plan, &plan.prune, Purpose::Removal).await {
             Ok(true) => {}
             Ok(false) => return Ended::Superseded,
             Err(error) => {
@@ -57,29 +57,10 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
-        self.note_held(&prune);
-        self.record_removal(&plan);
-        self.announce(std::iter::empty(), true);
-        self.note_kept(&plan);
-        self.release_protected(&plan, &account).await;
-        self.offer(&plan);
-        self.preview(&account, &prune).await;
-        if let Some(held) = self.held.clone() {
-            for candidate in &prune.candidates {
-                let message = format!("its deletion waits for an approval: {}", held.reason);
-                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
-            }
-        }
+        self.record_prune(&plan, &account).await;
 
         if self.stored.inventory.entries.is_empty() {
-            if let Some(ended) = self
-                .run_hooks_of_removal(&executor, HookPhase::PostDelete, digest)
-                .await
-            {
-                return ended;
-            }
-            self.dismiss_hooks(&executor).await;
-            return self.removed(digest).await;
+            return self.finish_removal(&executor, digest).await;
         }
         if let Err(error) = self.save_inventory().await {
             self.set_outcome(digest, Outcome::Failed, error.0);
@@ -91,6 +72,32 @@ impl ServiceTask {
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
         self.set_outcome(digest, outcome, format!("{left} objects are still to go"));
         Ended::Settled { retry: true }
+    }
+
+    /// Records which objects are gone, kept, offered to others or held, and shows it in their statuses.
+    async fn record_prune(&mut self, plan: &Plan, account: &ServiceAccount) {
+        self.note_held(&plan.prune);
+        self.record_removal(plan);
+        self.announce(std::iter::empty(), true);
+        self.note_kept(plan);
+        self.release_protected(plan, account).await;
+        self.offer(plan);
+        self.preview(account, &plan.prune).await;
+        if let Some(held) = self.held.clone() {
+            for candidate in &plan.prune.candidates {
+                let message = format!("its deletion waits for an approval: {}", held.reason);
+                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
+            }
+        }
+    }
+
+    /// Runs the last hooks once no object is left.
+    async fn finish_removal(&mut self, executor: &Executor<'_>, digest: Digest) -> Ended {
+        if let Some(ended) = self.run_hooks_of_removal(executor, HookPhase::PostDelete, digest).await {
+            return ended;
+        }
+        self.dismiss_hooks(executor).await;
+        self.removed(digest).await
     }
 
     /// None: the hooks have succeeded. A failed one holds the removal. With policy Orphan no hook runs.
@@ -166,11 +173,7 @@ impl ServiceTask {
     }
 
     /// Removes our marks. Returns whether there was an object that had them.
-    async fn release(
-        &self,
-        key: &ObjectKey,
-        account: &farwater_api::protocol::ServiceAccount,
-    ) -> Result<bool, ApiError> {
+    async fn release(&self, key: &ObjectKey, account: &ServiceAccount) -> Result<bool, ApiError> {
         let live = match self.live.get(key) {
             Some(Live::Present(live)) => live,
             Some(Live::Absent) => return Ok(false),
@@ -203,16 +206,12 @@ impl ServiceTask {
         }
     }
 
-    async fn look_up_all(&mut self, account: &farwater_api::protocol::ServiceAccount) {
+    async fn look_up_all(&mut self, account: &ServiceAccount) {
         self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
     /// Removes our marks from protected objects, which stay in the cluster.
-    async fn release_protected(
-        &mut self,
-        plan: &farwater_fleet::plan::Plan,
-        account: &farwater_api::protocol::ServiceAccount,
-    ) {
+    async fn release_protected(&mut self, plan: &Plan, account: &ServiceAccount) {
         for (key, keep) in plan
             .kept
             .iter()
@@ -240,7 +239,7 @@ impl ServiceTask {
         }
     }
 
-    fn record_removal(&mut self, plan: &farwater_fleet::plan::Plan) {
+    fn record_removal(&mut self, plan: &Plan) {
         for (key, keep) in &plan.kept {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
