@@ -149,16 +149,24 @@ impl ServiceTask {
                 }
                 () = sleep_until(causes_at.unwrap_or(now)), if causes_at.is_some() => self.begin_looks(),
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
-                    let due = self.health.take_due(Instant::now());
-                    self.read_health(due).await;
-                    if self.pass_barrier() {
+                    if self.look_at_health().await {
                         return ControlFlow::Continue(());
                     }
-                    self.follow_health();
-                    self.send_report();
                 }
             }
         }
+    }
+
+    /// Reads the health of the objects that are due, and reports it. Returns whether a new attempt is needed.
+    async fn look_at_health(&mut self) -> bool {
+        let due = self.health.take_due(Instant::now());
+        self.read_health(due).await;
+        if self.pass_barrier() {
+            return true;
+        }
+        self.follow_health();
+        self.send_report();
+        false
     }
 
     /// Whether changes of some objects are not observed.
@@ -371,49 +379,56 @@ impl ServiceTask {
         };
         let mut done = false;
         for (key, answer) in answers {
-            let Some(status) = self.statuses.get_mut(&key) else {
-                continue;
-            };
-            let before = (status.health, status.message.clone());
-            match answer {
-                Ok(Judgement {
-                    health,
-                    message,
-                    again,
-                    is_done,
-                }) => {
-                    status.health = health;
-                    if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
-                        let has_failed = is_job(&key) && health == Health::Failed;
-                        done |= (is_done && !entry.done) || (has_failed && !entry.incomplete);
-                        entry.done |= is_done;
-                        entry.incomplete = !entry.done && (entry.incomplete || has_failed);
-                    }
-                    if status.sync == SyncState::Synced {
-                        status.message = crate::messages::shorten(&message);
-                    }
-                    if let Some(again) = again {
-                        self.health.ask_within(key.clone(), again);
-                    }
-                }
-                Err(error) if error.is_not_found() => {}
-                Err(error) => {
-                    status.health = Health::Unknown;
-                    status.message = error.to_string();
-                    self.health.due.insert(key.clone(), now + LONGEST_HEALTH_PAUSE);
-                }
-            }
-            let changed = before != (status.health, status.message.clone());
-            if changed {
-                self.causes.hasten(&key);
-            }
-            self.health.note(&key, now, changed);
+            done |= self.hear_health(&key, answer, now);
         }
 
         // Save before the Job is deleted: nothing else shows that it has run.
         if done && let Err(error) = self.save_inventory().await {
             tracing::warn!(service = %self.name(), error = error.0, "the finished work could not be saved");
         }
+    }
+
+    /// Takes in an object's health. Returns whether the inventory must be saved.
+    fn hear_health(&mut self, key: &ObjectKey, answer: Result<Judgement, ApiError>, now: Instant) -> bool {
+        let Some(status) = self.statuses.get_mut(key) else {
+            return false;
+        };
+        let mut done = false;
+        let before = (status.health, status.message.clone());
+        match answer {
+            Ok(Judgement {
+                health,
+                message,
+                again,
+                is_done,
+            }) => {
+                status.health = health;
+                if let Some(entry) = self.stored.inventory.entries.get_mut(key) {
+                    let has_failed = is_job(key) && health == Health::Failed;
+                    done = (is_done && !entry.done) || (has_failed && !entry.incomplete);
+                    entry.done |= is_done;
+                    entry.incomplete = !entry.done && (entry.incomplete || has_failed);
+                }
+                if status.sync == SyncState::Synced {
+                    status.message = crate::messages::shorten(&message);
+                }
+                if let Some(again) = again {
+                    self.health.ask_within(key.clone(), again);
+                }
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                status.health = Health::Unknown;
+                status.message = error.to_string();
+                self.health.due.insert(key.clone(), now + LONGEST_HEALTH_PAUSE);
+            }
+        }
+        let changed = before != (status.health, status.message.clone());
+        if changed {
+            self.causes.hasten(key);
+        }
+        self.health.note(key, now, changed);
+        done
     }
 }
 
