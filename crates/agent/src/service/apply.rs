@@ -84,6 +84,19 @@ impl ServiceTask {
                 return self.fail(digest, message);
             }
         }
+        self.complete(digest, deployment, (&resolved, &errors), &plan, note)
+            .await
+    }
+
+    /// The last phase of an attempt: undo, the hooks after it, watches, and the report.
+    async fn complete(
+        &mut self,
+        digest: Digest,
+        deployment: &Deployment,
+        (resolved, errors): (&Resolved, &[String]),
+        plan: &Plan,
+        note: Option<Note>,
+    ) -> Ended {
         match self.undo(deployment).await {
             Ok(None) => {}
             Ok(Some(ended)) => return ended,
@@ -94,12 +107,12 @@ impl ServiceTask {
         }
 
         self.read_first_health().await;
-        if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
+        if let Err(Stopped(message)) = self.close_hooks(deployment, resolved, plan).await {
             return self.fail(digest, message);
         }
 
         self.watch(deployment);
-        let retry = self.conclude(digest, &resolved, &errors, note);
+        let retry = self.conclude(digest, resolved, errors, note);
         let is_settled = self.settle_documents(deployment).await;
         Ended::Settled {
             retry: retry || !is_settled,
