@@ -37,7 +37,13 @@ impl ServiceTask {
         }
 
         let transfers = self.transfers();
-        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
+        let plan = plan_removal(
+            self.uid(),
+            &self.stored.inventory,
+            &self.observed.live,
+            approved,
+            &transfers,
+        );
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis {
             agent: &agent,
@@ -68,7 +74,7 @@ impl ServiceTask {
         }
 
         let left = self.stored.inventory.entries.len();
-        let failed = self.statuses.values().any(|s| s.sync == SyncState::Refused);
+        let failed = self.observed.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
         self.set_outcome(digest, outcome, format!("{left} objects are still to go"));
         Ended::Settled { retry: true }
@@ -83,7 +89,7 @@ impl ServiceTask {
         self.release_protected(plan, account).await;
         self.offer(plan);
         self.preview(account, &plan.prune).await;
-        if let Some(held) = self.held.clone() {
+        if let Some(held) = self.held.prune.clone() {
             for candidate in &plan.prune.candidates {
                 let message = format!("its deletion waits for an approval: {}", held.reason);
                 self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
@@ -142,7 +148,9 @@ impl ServiceTask {
             match self.release(&key, &account).await {
                 Ok(stays) => {
                     let entry = self.stored.inventory.entries.get(&key).filter(|_| stays);
-                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
+                    self.observed
+                        .left_behind
+                        .extend(entry.map(|entry| entry.object.clone()));
                     self.forget(&key);
                 }
                 Err(error) => {
@@ -174,7 +182,7 @@ impl ServiceTask {
 
     /// Removes our marks. Returns whether there was an object that had them.
     async fn release(&self, key: &ObjectKey, account: &ServiceAccount) -> Result<bool, ApiError> {
-        let live = match self.live.get(key) {
+        let live = match self.observed.live.get(key) {
             Some(Live::Present(live)) => live,
             Some(Live::Absent) => return Ok(false),
             Some(Live::Unknown(message) | Live::Forbidden(message)) => {
@@ -207,7 +215,7 @@ impl ServiceTask {
     }
 
     async fn look_up_all(&mut self, account: &ServiceAccount) {
-        self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
+        self.observed.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
     /// Removes our marks from protected objects, which stay in the cluster.
@@ -221,7 +229,9 @@ impl ServiceTask {
                 Ok(stays) => {
                     tracing::warn!(service = %self.name(), object = %key, why = %keep, "stays without its service");
                     let entry = self.stored.inventory.entries.get(key).filter(|_| stays);
-                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
+                    self.observed
+                        .left_behind
+                        .extend(entry.map(|entry| entry.object.clone()));
                     self.forget(key);
                 }
                 Err(error) => {
@@ -257,9 +267,9 @@ impl ServiceTask {
 
     /// Reports that nothing is left of the service, or names the objects that are.
     async fn removed(&mut self, digest: Digest) -> Ended {
-        self.statuses.clear();
-        self.remarks.clear();
-        self.held = None;
+        self.observed.statuses.clear();
+        self.observed.remarks.clear();
+        self.held.prune = None;
         self.watch_nothing();
         let agent = self.agent.clone();
 
@@ -279,7 +289,7 @@ impl ServiceTask {
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");
-        let left = std::mem::take(&mut self.left_behind);
+        let left = std::mem::take(&mut self.observed.left_behind);
         let names: Vec<String> = left.iter().map(ToString::to_string).collect();
         let message = match names.as_slice() {
             [] => String::new(),

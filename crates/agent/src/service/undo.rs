@@ -60,7 +60,7 @@ impl ServiceTask {
 
     /// A service that is new here may have had a predecessor with its name.
     pub(super) async fn find_predecessor(&mut self) {
-        if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.attempted.is_some() {
+        if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.progress.last.is_some() {
             return;
         }
         match self.tombstones().newest().await {

@@ -96,7 +96,7 @@ impl ServiceTask {
         let object = match made {
             Ok(object) => object,
             Err(error) => {
-                let said = self.veil.conceal(&error.to_string());
+                let said = self.last_applied.veil.conceal(&error.to_string());
                 tracing::warn!(service = %self.name(), hook = %hook.object, error = said, "refused");
                 self.hooks.retry = true;
                 let what = if error.is_passing() {
@@ -154,7 +154,7 @@ impl ServiceTask {
             } else {
                 "succeeded"
             };
-            let message = self.veil.conceal(&run.message);
+            let message = self.last_applied.veil.conceal(&run.message);
             tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message, "{level}");
         }
         run
