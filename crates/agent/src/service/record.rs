@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
+        Cause, Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
         differences::explain_overruled,
     },
     prune::PrunePlan,
@@ -41,40 +41,8 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done {
-                    live,
-                    health:
-                        Judgement {
-                            health,
-                            message,
-                            again,
-                            is_done,
-                        },
-                    notice,
-                } => {
-                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
-                    if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
-                        entry.uid = Some(live.uid.clone());
-                        entry.hash = Some(object.hash);
-                        entry.fields = live.fields;
-                        (entry.done, entry.incomplete) = (*is_done, false);
-                        entry.overruled.clone_from(&notice.overruled);
-                    }
-                    self.observed
-                        .live
-                        .insert(change.object.clone(), Live::Present(live.clone()));
-                    let mut message = message.clone();
-                    if change.cause.is_adoption() {
-                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
-                        if message.is_empty() {
-                            message = "adopted: it existed before, owned by no service".to_owned();
-                        }
-                    }
-                    self.set_status(&object.object, SyncState::Synced, *health, message);
-                    self.set_note(&change.object, Some(notice));
-                    if let Some(again) = again {
-                        self.health.ask_within(change.object.clone(), *again);
-                    }
+                Applied::Done { live, health, notice } => {
+                    self.record_applied(object, change.cause, live, health, notice)
                 }
                 Applied::Refused(message) => {
                     // A field may be named by its key, which may be secret.
@@ -90,6 +58,38 @@ impl ServiceTask {
                 }
                 Applied::Superseded => {}
             }
+        }
+    }
+
+    fn record_applied(
+        &mut self,
+        object: &ResolvedObject,
+        cause: Cause,
+        live: &LiveObject,
+        judgement: &Judgement,
+        notice: &Notice,
+    ) {
+        tracing::debug!(service = %self.name(), object = %object.object, ?cause, "applied");
+        let key = object.key();
+        if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
+            entry.uid = Some(live.uid.clone());
+            entry.hash = Some(object.hash);
+            entry.fields = live.fields;
+            (entry.done, entry.incomplete) = (judgement.is_done, false);
+            entry.overruled.clone_from(&notice.overruled);
+        }
+        self.observed.live.insert(key.clone(), Live::Present(live.clone()));
+        let mut message = judgement.message.clone();
+        if cause.is_adoption() {
+            tracing::info!(service = %self.name(), object = %object.object, "adopted");
+            if message.is_empty() {
+                message = "adopted: it existed before, owned by no service".to_owned();
+            }
+        }
+        self.set_status(&object.object, SyncState::Synced, judgement.health, message);
+        self.set_note(&key, Some(notice));
+        if let Some(again) = judgement.again {
+            self.health.ask_within(key, again);
         }
     }
 
