@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farwater_api::{
     Digest,
-    protocol::{JoinRequest, REASON_IDENTITY_UNKNOWN, REASON_QUARANTINED, REASON_UNAVAILABLE},
+    protocol::{JoinAnswer, JoinRequest, REASON_IDENTITY_UNKNOWN, REASON_QUARANTINED, REASON_UNAVAILABLE},
 };
 
 use crate::{
@@ -216,15 +216,8 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
     if let Some(mut identity) = stored {
         // Restores a lost state directory, and the copy of a cluster that never had it.
         crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
-        match reuse(
-            options,
-            &mut identity,
-            &kubernetes_version,
-            token.as_ref(),
-            (store, &presence),
-        )
-        .await?
-        {
+        let at = (store, &presence);
+        match reuse(options, &mut identity, &kubernetes_version, token.as_ref(), at).await? {
             Stored::Good(hub) => return Ok(joined(*hub, identity)),
             Stored::Doubted(hub) => doubted = Some((hub, identity)),
             Stored::Useless => {}
@@ -236,32 +229,21 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         return Err(JoinError::NotJoined);
     };
     let pin = options.ca_pin;
-    let hub = HubClient::new(
-        url,
-        Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?,
-    )?;
+    let trust = Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?;
+    let hub = HubClient::new(url, trust)?;
     let keys = Keys::generate()?;
     let request = join_request(&token, &keys, &kubernetes_version, &cluster_id)?;
-    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-    let answer = loop {
-        match (hub.join(&request).await, &mut doubted) {
-            (Ok(answer), _) => break answer,
-            (Err(error), _) if is_passing(&error) => {
-                tracing::warn!(error = error.text(), "can't join yet; trying again");
-                tokio::time::sleep(error.retry_after().unwrap_or_else(|| backoff.advance())).await;
-            }
-            // The token is an old one. Only the stored identity is left, and running services continue.
-            (Err(error), doubted @ Some(_)) => {
-                tracing::warn!(
-                    error = error.text(),
-                    "can't join again; keeping the identity that two agents use"
-                );
-                if let Some((hub, identity)) = doubted.take() {
-                    return Ok(joined(*hub, identity));
-                }
-            }
-            (Err(error), None) => return Err(error.into()),
+    let answer = match (ask_to_join(&hub, &request).await, doubted) {
+        (Ok(answer), _) => answer,
+        // The token is an old one. Only the stored identity is left, and running services continue.
+        (Err(error), Some((hub, identity))) => {
+            tracing::warn!(
+                error = error.text(),
+                "can't join again; keeping the identity that two agents use"
+            );
+            return Ok(joined(*hub, identity));
         }
+        (Err(error), None) => return Err(error.into()),
     };
 
     let identity = Identity::new(url, pin, &cluster_id, keys, answer);
@@ -273,6 +255,20 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         "joined"
     );
     Ok(joined(hub, identity))
+}
+
+/// Sends the request until the hub accepts or refuses it.
+async fn ask_to_join(hub: &HubClient, request: &JoinRequest) -> Result<JoinAnswer, HubError> {
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+    loop {
+        match hub.join(request).await {
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(error = error.text(), "can't join yet; trying again");
+                tokio::time::sleep(error.retry_after().unwrap_or_else(|| backoff.advance())).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// Whether a stored identity can be used.

@@ -145,6 +145,46 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// An agent that knows no desired state yet.
+    fn new(
+        options: &Options,
+        kubernetes: &Arc<Kubernetes>,
+        joined: Joined,
+        bundles: Bundles,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, RunError> {
+        let renderers = Renderers::new(options)?;
+        let reports = Arc::new(Reports::default());
+        metrics.follow(&reports);
+        Ok(Self {
+            watches: Arc::new(Watches::new(kubernetes.clone(), options.watches)),
+            kubernetes: kubernetes.clone(),
+            kubernetes_version: joined.kubernetes_version,
+            kinds: Kinds::new(options.health.unseen),
+            health_limits: options.health,
+            hub: joined.hub,
+            connection: Connection::default(),
+            identity: RwLock::new(Arc::new(joined.identity)),
+            presence: joined.presence,
+            bundles,
+            sealed: Sealed::new(options.state_dir.join("sealed")),
+            renderers,
+            kept_renders: KeptRenders::default(),
+            reports,
+            metrics,
+            last_poll: LastPoll::default(),
+            claims: Claims::default(),
+            leaving: Leaving::default(),
+            plans: Plans::default(),
+            listed_tombstones: tombstones::Listed::default(),
+            health_rules: RwLock::default(),
+            windows: RwLock::default(),
+            running: Mutex::default(),
+            looks: Semaphore::new(LOOKS),
+            services: Mutex::default(),
+        })
+    }
+
     fn identity(&self) -> Arc<Identity> {
         Arc::clone(&self.identity.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -309,55 +349,21 @@ async fn act(
     lease: &Lease,
     Told { health, metrics }: Told<'_>,
 ) -> Result<std::convert::Infallible, RunError> {
-    let Joined {
-        hub,
-        identity,
-        presence,
-        kubernetes_version,
-    } = join::join(options, store, ground, lease.name()).await?;
-    let accepted = retry("read the last accepted state", || store.load_desired(&identity)).await;
+    let joined = join::join(options, store, ground, lease.name()).await?;
+    let identity = &joined.identity;
+    let accepted = retry("read the last accepted state", || store.load_desired(identity)).await;
     let inventories = retry("read inventories", || inventory::load_all(kubernetes)).await;
     let bundles = Bundles::new(options.state_dir.join("bundles"));
     bundles.load_cluster_copies(kubernetes).await;
 
     tracing::info!(
         cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name),
-        kubernetes = kubernetes_version,
+        kubernetes = joined.kubernetes_version,
         services = accepted.as_ref().map_or(0, |s| s.entries.len()),
         "started"
     );
 
-    let renderers = Renderers::new(options)?;
-    let reports = Arc::new(Reports::default());
-    metrics.follow(&reports);
-    let agent = Arc::new(Agent {
-        watches: Arc::new(Watches::new(kubernetes.clone(), options.watches)),
-        kubernetes: kubernetes.clone(),
-        kubernetes_version,
-        kinds: Kinds::new(options.health.unseen),
-        health_limits: options.health,
-        hub,
-        connection: Connection::default(),
-        identity: RwLock::new(Arc::new(identity)),
-        presence,
-        bundles,
-        sealed: Sealed::new(options.state_dir.join("sealed")),
-        renderers,
-        kept_renders: KeptRenders::default(),
-        reports,
-        metrics,
-        last_poll: LastPoll::default(),
-        claims: Claims::default(),
-        leaving: Leaving::default(),
-        plans: Plans::default(),
-        listed_tombstones: tombstones::Listed::default(),
-        health_rules: RwLock::default(),
-        windows: RwLock::default(),
-        running: Mutex::default(),
-        looks: Semaphore::new(LOOKS),
-        services: Mutex::default(),
-    });
-
+    let agent = Arc::new(Agent::new(options, kubernetes, joined, bundles, metrics)?);
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
         agent.set_health_rules(state.health.as_deref());

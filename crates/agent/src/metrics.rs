@@ -100,7 +100,6 @@ impl Metrics {
 
     pub fn text(&self) -> String {
         let mut text = Exposition::default();
-        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let build = [(crate::VERSION, 1)];
         text.many(
             "farwater_agent_build_info",
@@ -118,49 +117,9 @@ impl Metrics {
             help,
             read(&self.generation),
         );
-
-        let polls = POLLS.into_iter().zip(self.polls.iter().map(read));
-        text.many(
-            "farwater_agent_polls_total",
-            Kind::Counter,
-            "Polls, by what came of them.",
-            "result",
-            polls,
-        );
-        let help = "When the hub last answered a poll; 0 if it has not since the start.";
-        text.one(
-            "farwater_agent_last_poll_timestamp_seconds",
-            Kind::Gauge,
-            help,
-            read(&self.last_poll),
-        );
-
-        let help = "1 while the hub tells of changes over a connection.";
-        text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
-        let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
-        let help = "Connections to the hub, by what came of the attempt.";
-        text.many(
-            "farwater_agent_connections_total",
-            Kind::Counter,
-            help,
-            "result",
-            connections,
-        );
-        let help = "How often the hub has hinted at something to poll for.";
-        text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
-
-        let applies = APPLIES.into_iter().zip(self.applies.iter().map(read));
-        let help = "Attempts to apply a service, by how they ended.";
-        text.many("farwater_agent_applies_total", Kind::Counter, help, "result", applies);
-        if let Some(reports) = self.reports.get() {
-            let mut counts = Counts::default();
-            reports.each(|report| counts.add(report));
-            let help = "Services by the outcome of the last attempt.";
-            let outcomes = OUTCOMES.into_iter().zip(counts.outcomes);
-            text.many("farwater_agent_services", Kind::Gauge, help, "outcome", outcomes);
-            let help = "Services with a prune that waits for an approval.";
-            text.one("farwater_agent_prunes_held", Kind::Gauge, help, counts.held);
-        }
+        self.add_polls(&mut text);
+        self.add_connections(&mut text);
+        self.add_services(&mut text);
 
         text.one(
             "process_start_time_seconds",
@@ -180,6 +139,60 @@ impl Metrics {
         }
         text.into_text()
     }
+
+    fn add_polls(&self, text: &mut Exposition) {
+        let polls = POLLS.into_iter().zip(self.polls.iter().map(read));
+        text.many(
+            "farwater_agent_polls_total",
+            Kind::Counter,
+            "Polls, by what came of them.",
+            "result",
+            polls,
+        );
+        let help = "When the hub last answered a poll; 0 if it has not since the start.";
+        text.one(
+            "farwater_agent_last_poll_timestamp_seconds",
+            Kind::Gauge,
+            help,
+            read(&self.last_poll),
+        );
+    }
+
+    fn add_connections(&self, text: &mut Exposition) {
+        let help = "1 while the hub tells of changes over a connection.";
+        text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
+        let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
+        let help = "Connections to the hub, by what came of the attempt.";
+        text.many(
+            "farwater_agent_connections_total",
+            Kind::Counter,
+            help,
+            "result",
+            connections,
+        );
+        let help = "How often the hub has hinted at something to poll for.";
+        text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
+    }
+
+    /// Attempts and, once the agent has joined, services by their last report.
+    fn add_services(&self, text: &mut Exposition) {
+        let applies = APPLIES.into_iter().zip(self.applies.iter().map(read));
+        let help = "Attempts to apply a service, by how they ended.";
+        text.many("farwater_agent_applies_total", Kind::Counter, help, "result", applies);
+        if let Some(reports) = self.reports.get() {
+            let mut counts = Counts::default();
+            reports.each(|report| counts.add(report));
+            let help = "Services by the outcome of the last attempt.";
+            let outcomes = OUTCOMES.into_iter().zip(counts.outcomes);
+            text.many("farwater_agent_services", Kind::Gauge, help, "outcome", outcomes);
+            let help = "Services with a prune that waits for an approval.";
+            text.one("farwater_agent_prunes_held", Kind::Gauge, help, counts.held);
+        }
+    }
+}
+
+fn read(number: &AtomicU64) -> u64 {
+    number.load(Ordering::Relaxed)
 }
 
 #[derive(Default)]

@@ -73,93 +73,131 @@ enum PollError {
 pub async fn run(
     agent: &Agent,
     store: &StateStore<'_>,
-    mut accepted: Option<AcceptedStatement>,
+    accepted: Option<AcceptedStatement>,
     mut listeners: Listeners<'_>,
 ) {
-    let mut interval = DEFAULT_INTERVAL;
-    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
-    // Also unconditional after a start, so that an error in a cache can't outlast it.
-    let mut full_at = Instant::now();
-    let (mut ahead, mut skew, mut away) = (None, Skew::default(), false);
-    let mut keys = KeyChanges::default();
-    let mut link = agent.connection.follow();
-
     if let Some(accepted) = &accepted {
         note_accepted(agent, accepted);
     }
+    let mut poller = Poller {
+        agent,
+        store,
+        accepted,
+        interval: DEFAULT_INTERVAL,
+        backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(120)),
+        full_at: Instant::now(),
+        ahead: None,
+        skew: Skew::default(),
+        away: false,
+        keys: KeyChanges::default(),
+    };
+    let mut link = agent.connection.follow();
     loop {
-        let full = Instant::now() >= full_at;
-        let begun = SystemTime::now();
         let known = *link.borrow_and_update();
-        let polled = poll(agent, store, accepted.as_ref(), full, (&mut interval, &mut keys)).await;
-        tell_of_skew(agent, &mut skew);
-        let (settled, mut hold) = (polled.is_ok() && !keys.asked, false);
-        let usual = match polled {
+        let pause = poller.poll_once(&mut listeners).await;
+        pause.wait(&mut link, known).await;
+    }
+}
+
+/// The state between two polls.
+struct Poller<'a> {
+    agent: &'a Agent,
+    store: &'a StateStore<'a>,
+    accepted: Option<AcceptedStatement>,
+    interval: Duration,
+    backoff: Backoff,
+    /// Time of the next unconditional poll. The first poll is one, so that an error in a cache can't outlast a start.
+    full_at: Instant,
+    /// Seconds that the machine's clock was ahead of the hub's at the last poll.
+    ahead: Option<i64>,
+    skew: Skew,
+    /// The last poll failed.
+    away: bool,
+    keys: KeyChanges,
+}
+
+impl Poller<'_> {
+    /// Polls, handles the answer or the error, and returns the pause until the next poll.
+    async fn poll_once(&mut self, listeners: &mut Listeners<'_>) -> Pause {
+        let full = Instant::now() >= self.full_at;
+        let begun = SystemTime::now();
+        let changing = (&mut self.interval, &mut self.keys);
+        let polled = poll(self.agent, self.store, self.accepted.as_ref(), full, changing).await;
+        tell_of_skew(self.agent, &mut self.skew);
+
+        let settled = polled.is_ok() && !self.keys.asked;
+        let (usual, hold) = match polled {
             Ok(polled) => {
-                agent.metrics.count_poll(match polled {
-                    Polled::Unchanged => PollResult::Unchanged,
-                    Polled::New(_) => PollResult::New,
-                });
-                backoff.reset();
-                if std::mem::take(&mut away) {
-                    agent.reports.hub_is_back();
-                }
-                keys.told_position = false;
-                listeners.health.set_ready();
-                tell_of_clock(agent, &mut ahead);
                 if full {
-                    full_at = Instant::now() + jitter(FULL_INTERVAL, 0.5);
+                    self.full_at = Instant::now() + jitter(FULL_INTERVAL, 0.5);
                 }
-                if matches!(polled, Polled::New(_)) {
-                    agent.last_poll.note(Interval::since(begun));
-                }
-                if let Polled::New(received) = polled
-                    && let Some(statement) = accept(agent, store, *received, &mut listeners).await
-                {
-                    accepted = Some(statement);
-                }
-                jitter(interval, 0.1)
+                self.take_answer(polled, begun, listeners).await;
+                (jitter(self.interval, 0.1), false)
             }
-            Err(error) => {
-                away = true;
-                agent.metrics.count_poll(PollResult::Failed);
-                if matches!(&error, PollError::Hub(error) if error.is_reason(REASON_IDENTITY_UNKNOWN)) {
-                    find_keys(agent, store).await;
-                }
-                let wait = match &error {
-                    // Never later than without the error, so that a hub that comes back gets no more polls than usual.
-                    PollError::Hub(hub) => {
-                        hold = hub.retry_after().is_some();
-                        hub.retry_after()
-                            .unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
-                    }
-                    PollError::Untrusted(refused) => {
-                        if matches!(refused, Untrusted::Older { .. }) {
-                            agent.reports.poke();
-                        }
-                        keys.tell(agent, refused);
-                        jitter(interval, 0.1)
-                    }
-                    PollError::Malformed(_) => jitter(interval, 0.1),
-                };
-                let error = crate::hub::chain(&error);
-                tracing::warn!(
-                    error,
-                    advice = skew.advice(),
-                    "poll failed; keeping the last accepted state"
-                );
-                wait
-            }
+            Err(error) => self.take_error(&error).await,
         };
-        let accepted = accepted.as_ref().map(|accepted| accepted.statement.number());
         Pause {
             usual,
             settled,
             hold,
-            accepted,
+            accepted: self.accepted.as_ref().map(|accepted| accepted.statement.number()),
         }
-        .wait(&mut link, known)
-        .await;
+    }
+
+    /// Notes that the hub answers, and accepts a new state.
+    async fn take_answer(&mut self, polled: Polled, begun: SystemTime, listeners: &mut Listeners<'_>) {
+        let agent = self.agent;
+        agent.metrics.count_poll(match polled {
+            Polled::Unchanged => PollResult::Unchanged,
+            Polled::New(_) => PollResult::New,
+        });
+        self.backoff.reset();
+        if std::mem::take(&mut self.away) {
+            agent.reports.hub_is_back();
+        }
+        self.keys.told_position = false;
+        listeners.health.set_ready();
+        tell_of_clock(agent, &mut self.ahead);
+
+        if let Polled::New(received) = polled {
+            agent.last_poll.note(Interval::since(begun));
+            if let Some(statement) = accept(agent, self.store, *received, listeners).await {
+                self.accepted = Some(statement);
+            }
+        }
+    }
+
+    /// Does what an error asks for. Returns the time until the next poll, and whether the hub asked for that pause.
+    async fn take_error(&mut self, error: &PollError) -> (Duration, bool) {
+        let agent = self.agent;
+        self.away = true;
+        agent.metrics.count_poll(PollResult::Failed);
+        if matches!(error, PollError::Hub(error) if error.is_reason(REASON_IDENTITY_UNKNOWN)) {
+            find_keys(agent, self.store).await;
+        }
+        if let PollError::Untrusted(refused) = error {
+            if matches!(refused, Untrusted::Older { .. }) {
+                agent.reports.poke();
+            }
+            self.keys.tell(agent, refused);
+        }
+
+        let usual = jitter(self.interval, 0.1);
+        let asked = match error {
+            PollError::Hub(hub) => hub.retry_after(),
+            _ => None,
+        };
+        let wait = match error {
+            // Never later than without the error, so that a hub that comes back gets no more polls than usual.
+            PollError::Hub(_) => asked.unwrap_or_else(|| self.backoff.advance().min(usual)),
+            PollError::Untrusted(_) | PollError::Malformed(_) => usual,
+        };
+        tracing::warn!(
+            error = crate::hub::chain(error),
+            advice = self.skew.advice(),
+            "poll failed; keeping the last accepted state"
+        );
+        (wait, asked.is_some())
     }
 }
 

@@ -168,38 +168,13 @@ impl Sealed {
         deployment: &Deployment,
         access: Access<'_>,
     ) -> Result<Option<T>, SealedError> {
-        let Access {
-            shelf,
-            caller,
-            kubernetes,
-            last,
-            ..
-        } = access;
+        let Access { shelf, last, .. } = access;
         // A preview deletes nothing.
         let last = last
             .filter(|_| shelf == Shelf::Kept)
             .and_then(|last| part.named_by(last));
         let mac = part.named_by(deployment);
-        let open = |documents: &[Document]| {
-            let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
-            named.find_map(|document| document.open(part, service, caller.identity))
-        };
-
-        let mut documents = pick(self.load(part, service), [last, mac]);
-        let mut opened = open(&documents);
-        let has_last = last.is_none_or(|last| documents.iter().any(|document| document.mac == last));
-        if !has_last || (mac.is_some() && opened.is_none()) {
-            if opened.is_none() {
-                documents.retain(|document| Some(document.mac) != mac);
-            }
-            let here = documents.len();
-            documents.append(&mut load_copy(part, service, kubernetes).await?);
-            documents = pick(documents, [last, mac]);
-            opened = opened.or_else(|| open(&documents));
-            if shelf == Shelf::Kept && documents.len() > here {
-                self.store(part, service, &documents)?;
-            }
-        }
+        let (documents, opened) = self.find(part, service, [last, mac], access).await?;
 
         let Some(mac) = mac else { return Ok(None) };
         let (opened, is_former) = match (opened, shelf) {
@@ -224,6 +199,39 @@ impl Sealed {
             }
         }
         Ok(Some(opened))
+    }
+
+    /// The kept documents of these names, and the opened one of the second name. The copy in the cluster is read, and
+    /// stored here, if a document is missing here.
+    async fn find<T: DeserializeOwned>(
+        &self,
+        part: Part,
+        service: &str,
+        [last, mac]: [Option<Digest>; 2],
+        access: Access<'_>,
+    ) -> Result<(Vec<Document>, Option<(T, bool)>), SealedError> {
+        let open = |documents: &[Document]| {
+            let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
+            named.find_map(|document| document.open(part, service, access.caller.identity))
+        };
+        let mut documents = pick(self.load(part, service), [last, mac]);
+        let opened = open(&documents);
+        let has_last = last.is_none_or(|last| documents.iter().any(|document| document.mac == last));
+        if has_last && (mac.is_none() || opened.is_some()) {
+            return Ok((documents, opened));
+        }
+
+        if opened.is_none() {
+            documents.retain(|document| Some(document.mac) != mac);
+        }
+        let here = documents.len();
+        documents.append(&mut load_copy(part, service, access.kubernetes).await?);
+        let documents = pick(documents, [last, mac]);
+        let opened = opened.or_else(|| open(&documents));
+        if access.shelf == Shelf::Kept && documents.len() > here {
+            self.store(part, service, &documents)?;
+        }
+        Ok((documents, opened))
     }
 
     /// Fetches a document from the hub, and stores it beside the one named `last`.

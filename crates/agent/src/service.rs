@@ -12,6 +12,7 @@ mod prune;
 mod record;
 mod remove;
 pub(crate) mod rollout;
+mod state;
 mod steady;
 mod undo;
 mod windows;
@@ -27,14 +28,12 @@ use farwater_api::{
     Digest,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::{Action, Entry, ServiceAccount},
-    service_deployment::{Contents, DeletionPolicy, HeldPrune},
+    service_deployment::DeletionPolicy,
 };
-use farwater_fleet::{
-    plan::{Live, ObjectKey, veil::Veil},
-    windows::Closed,
-};
+use farwater_fleet::{plan::ObjectKey, windows::Closed};
 pub use leaving::Leaving;
 use rollout::Rollout;
+use state::{Held, LastApplied, Observed, Progress};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
@@ -141,14 +140,10 @@ pub struct ServiceTask {
     assignments: watch::Receiver<Assignment>,
     mailbox: Arc<Mailbox>,
     stored: Stored,
-    /// The known live objects, kept up to date by watches.
-    live: BTreeMap<ObjectKey, Live>,
-    statuses: BTreeMap<ObjectKey, Status>,
-    held: Option<HeldPrune>,
-    /// The contents of held namespaces and definitions, and the plan that they were counted for.
-    previewed: Option<(Digest, Vec<Contents>)>,
-    /// The last attempted entry, with outcome and message.
-    attempted: Option<(Digest, Outcome, String)>,
+    observed: Observed,
+    progress: Progress,
+    last_applied: LastApplied,
+    held: Held,
     fights: Fights,
     backoff: Backoff,
     health: steady::HealthQueue,
@@ -156,26 +151,8 @@ pub struct ServiceTask {
     judges: judges::Judges,
     /// Trace of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
-    /// Whether everything of the last attempted entry has been healthy.
-    arrived: bool,
-    /// Where the last attempt stopped: later waves wait. None: it did not stop.
-    barrier: Option<Barrier>,
-    /// Objects whose drift is ignored.
-    unobserved: BTreeSet<ObjectKey>,
-    /// Notes from annotations that appear in no other status field.
-    remarks: BTreeMap<ObjectKey, String>,
-    /// Objects that a removal has left in the cluster.
-    left_behind: BTreeSet<ObjectRef>,
-    /// The last applied objects contain values from the cluster's Secrets.
-    reads_cluster: bool,
-    /// Secret values in the last applied objects.
-    veil: Veil,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
-    /// The last begun entry: no window stops it any more.
-    begun: Option<Digest>,
-    /// When to check again whether a change that waits for a window may begin.
-    window_at: Option<Instant>,
 }
 
 impl ServiceTask {
@@ -191,27 +168,17 @@ impl ServiceTask {
             assignments,
             mailbox,
             stored,
-            live: BTreeMap::new(),
-            statuses: BTreeMap::new(),
-            held: None,
-            previewed: None,
-            attempted: None,
+            observed: Observed::default(),
+            progress: Progress::default(),
+            last_applied: LastApplied::default(),
+            held: Held::default(),
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
             judges: judges::Judges::default(),
             rollout: None,
-            arrived: false,
-            barrier: None,
-            unobserved: BTreeSet::new(),
-            remarks: BTreeMap::new(),
-            left_behind: BTreeSet::new(),
-            reads_cluster: false,
-            veil: Veil::default(),
             undoing: None,
             hooks: hooks::HookQueue::default(),
-            begun: None,
-            window_at: None,
         }
     }
 
@@ -263,9 +230,10 @@ impl ServiceTask {
 
     async fn attempt(&mut self, assignment: &Assignment) -> Ended {
         let closed = self.closed(assignment);
-        self.window_at = None;
+        self.progress.window_at = None;
         let known = self
-            .attempted
+            .progress
+            .last
             .as_ref()
             .filter(|(digest, ..)| *digest == assignment.digest);
         let has_waited = known.is_some_and(|(_, outcome, _)| *outcome == Outcome::Superseded);
@@ -274,7 +242,7 @@ impl ServiceTask {
         if first {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
-            self.arrived = false;
+            self.progress.arrived = false;
             self.causes = causes::Causes::new(self.agent.health_limits);
             let outcome = if closed.is_some() {
                 Outcome::Superseded
@@ -290,7 +258,7 @@ impl ServiceTask {
             // Objects that could not be read or looked up yet say nothing about other services' objects.
             self.agent.leaving.note_planned(self.uid(), assignment.digest);
         }
-        if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.attempted) {
+        if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.progress.last) {
             match outcome {
                 Outcome::Applied => self.agent.metrics.count_apply(ApplyResult::Applied),
                 // It continues when what later waves wait for is healthy, or with a window.
@@ -314,7 +282,7 @@ impl ServiceTask {
 
     /// Records when everything that was applied has become healthy, and ends the trace.
     fn follow_health(&mut self) {
-        if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
+        if !matches!(self.progress.last, Some((_, Outcome::Applied, _))) {
             return;
         }
         let may_be_well = |status: &Status| match status.health {
@@ -323,11 +291,11 @@ impl ServiceTask {
             Health::Unknown => !self.judges.rules.cover(&status.object.group, &status.object.kind),
             Health::Failed | Health::InProgress | Health::Terminating => false,
         };
-        self.arrived |= self.statuses.values().all(may_be_well);
+        self.progress.arrived |= self.observed.statuses.values().all(may_be_well);
         let Some(rollout) = &mut self.rollout else { return };
         rollout.wait_for_health();
         let is_well = |status: &Status| status.sync == SyncState::Synced && status.health == Health::Current;
-        if self.statuses.values().all(is_well)
+        if self.observed.statuses.values().all(is_well)
             && let Some(rollout) = self.rollout.take()
         {
             rollout.end(None);
@@ -336,10 +304,9 @@ impl ServiceTask {
 
     /// Whether a newer assignment arrived before `old` was healthy. A failed one has already ended.
     fn is_overtaken(&self, old: &Assignment) -> bool {
-        let under_way =
-            matches!(self.attempted, Some((digest, Outcome::Applying | Outcome::Applied, _)) if digest == old.digest);
+        let under_way = matches!(self.progress.last, Some((digest, Outcome::Applying | Outcome::Applied, _)) if digest == old.digest);
         let newer = self.assignments.borrow().digest != old.digest;
-        newer && under_way && !self.arrived && matches!(old.entry.action, Action::Apply(_))
+        newer && under_way && !self.progress.arrived && matches!(old.entry.action, Action::Apply(_))
     }
 
     async fn act(&mut self, assignment: &Assignment, closed: Option<&Closed>) -> Ended {
@@ -406,13 +373,13 @@ impl ServiceTask {
     }
 
     fn set_outcome(&mut self, digest: Digest, outcome: Outcome, message: String) {
-        self.attempted = Some((digest, outcome, message));
+        self.progress.last = Some((digest, outcome, message));
         self.send_report();
     }
 
     /// Reports the present state; the reporter drops what it has already sent.
     fn send_report(&self) {
-        if let Some((digest, outcome, message)) = &self.attempted {
+        if let Some((digest, outcome, message)) = &self.progress.last {
             self.agent
                 .reports
                 .set(self.uid(), self.report(*digest, *outcome, message));
@@ -433,18 +400,18 @@ impl ServiceTask {
     fn report(&self, entry: Digest, outcome: Outcome, message: &str) -> ServiceReport {
         let claims = self.agent.claims_on(self.uid());
         let unlisted = self.assignments.borrow().unlisted;
-        let mut message = self.veil.conceal(message);
+        let mut message = self.last_applied.veil.conceal(message);
         if unlisted {
             message = shorten(&format!(
                 "kept: the hub does not list this service and has not asked to remove it. {message}"
             ));
         }
-        let objects = self.statuses.iter().map(|(key, status)| {
+        let objects = self.observed.statuses.iter().map(|(key, status)| {
             let claim = claims
                 .get(key)
                 .map(|contender| format!("also stated by service {contender}, which is refused"));
             let told = self.explain_health(key, status);
-            let remark = self.remarks.get(key).map(String::as_str).unwrap_or_default();
+            let remark = self.observed.remarks.get(key).map(String::as_str).unwrap_or_default();
             let parts = [
                 told.as_str(),
                 status.note.as_str(),
@@ -456,12 +423,12 @@ impl ServiceTask {
                 object: status.object.clone(),
                 sync: status.sync,
                 health: status.health,
-                message: shorten(&self.veil.conceal(&parts.join("; "))),
+                message: shorten(&self.last_applied.veil.conceal(&parts.join("; "))),
                 waits_for: status.waits_for.clone(),
             }
         });
-        let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
-        let hooks = conceal(self.report_hooks(), &self.veil);
+        let (held_prune, deletion) = (self.held.prune.clone(), self.stored.deletion.clone());
+        let hooks = conceal(self.report_hooks(), &self.last_applied.veil);
         fit(ServiceReport {
             entry,
             outcome,
@@ -475,7 +442,7 @@ impl ServiceTask {
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
         // Conceal before cutting: half of a secret value must not show either.
-        let message = shorten(&self.veil.conceal(&message.into()));
+        let message = shorten(&self.last_applied.veil.conceal(&message.into()));
         let status = Status {
             object: object.clone(),
             sync,
@@ -484,21 +451,21 @@ impl ServiceTask {
             note: String::new(),
             waits_for: None,
         };
-        self.statuses.insert(ObjectKey::from(object), status);
+        self.observed.statuses.insert(ObjectKey::from(object), status);
     }
 
     /// Records that an object waits until another one exists, is gone or is healthy.
     fn set_waiting(&mut self, object: &ObjectRef, on: &ObjectRef, message: impl Into<String>) {
         self.set_status(object, SyncState::Waiting, Health::Unknown, message);
-        if let Some(status) = self.statuses.get_mut(&ObjectKey::from(object)) {
+        if let Some(status) = self.observed.statuses.get_mut(&ObjectKey::from(object)) {
             status.waits_for = Some(Box::new(on.clone()));
         }
     }
 
     fn forget(&mut self, key: &ObjectKey) {
         self.stored.inventory.entries.remove(key);
-        self.statuses.remove(key);
-        self.live.remove(key);
+        self.observed.statuses.remove(key);
+        self.observed.live.remove(key);
         self.health.remove(key);
     }
 

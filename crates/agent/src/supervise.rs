@@ -65,8 +65,25 @@ impl Supervisor {
             self.drop_or_keep(&uid);
         }
 
-        for (uid, entry) in &listed {
-            // Announce all of them before starting any, so that none deletes what another one of this state takes over.
+        // Announce all of them before starting any, so that none deletes what another one of this state takes over.
+        self.announce(&listed);
+        for (uid, entry) in listed {
+            self.pass_on(uid, entry);
+        }
+        for (uid, stored) in &self.inventories {
+            let service = &stored.service;
+            tracing::warn!(
+                uid,
+                service = format!("{}/{}", service.namespace, service.name),
+                objects = stored.inventory.entries.len(),
+                "the hub does not list this service and has not asked to remove it: its objects are kept"
+            );
+        }
+    }
+
+    /// Tells other services which of the listed ones have news, and which are leaving.
+    fn announce(&self, listed: &BTreeMap<&str, &Verbatim<Entry>>) {
+        for (uid, entry) in listed {
             let is_news = self
                 .services
                 .get(*uid)
@@ -76,7 +93,7 @@ impl Supervisor {
                 self.agent.leaving.expect(uid, &name, entry.digest());
             }
         }
-        for (uid, entry) in &listed {
+        for (uid, entry) in listed {
             if matches!(
                 entry.action,
                 Action::Remove {
@@ -87,33 +104,26 @@ impl Supervisor {
                 self.agent.retry(&self.agent.leaving.mark_leaving(uid));
             }
         }
-        for (uid, entry) in listed {
-            let assignment = Assignment {
-                entry: Entry::clone(entry),
-                digest: entry.digest(),
-                unlisted: false,
-            };
-            match self.services.get(uid) {
-                Some(service) => {
-                    service.assignment.send_if_modified(|current| {
-                        let changed = *current != assignment;
-                        if changed {
-                            *current = assignment;
-                        }
-                        changed
-                    });
-                }
-                None => self.start(assignment),
+    }
+
+    /// Gives an entry to the task of its service, which is started if there is none.
+    fn pass_on(&mut self, uid: &str, entry: &Verbatim<Entry>) {
+        let assignment = Assignment {
+            entry: Entry::clone(entry),
+            digest: entry.digest(),
+            unlisted: false,
+        };
+        match self.services.get(uid) {
+            Some(service) => {
+                service.assignment.send_if_modified(|current| {
+                    let changed = *current != assignment;
+                    if changed {
+                        *current = assignment;
+                    }
+                    changed
+                });
             }
-        }
-        for (uid, stored) in &self.inventories {
-            let service = &stored.service;
-            tracing::warn!(
-                uid,
-                service = format!("{}/{}", service.namespace, service.name),
-                objects = stored.inventory.entries.len(),
-                "the hub does not list this service and has not asked to remove it: its objects are kept"
-            );
+            None => self.start(assignment),
         }
     }
 

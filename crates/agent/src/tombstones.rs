@@ -144,6 +144,13 @@ impl Name {
     }
 }
 
+/// Stored states.
+struct Saved {
+    parts: usize,
+    /// Number of states that did not fit, so that they can't be restored.
+    lost: u32,
+}
+
 fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -169,12 +176,46 @@ impl Tombstones<'_> {
         candidates: &[Candidate],
         series: Series,
     ) -> Result<Deletion, TombstoneError> {
-        let time = now_ms();
-        let name = |part| Name {
+        let name = Name {
             label: self.label(series),
-            time,
-            part,
+            time: now_ms(),
+            part: 0,
         };
+        let Saved { parts, lost } = self.save_states(account, &name, candidates).await?;
+        let deletion = Deletion {
+            digest,
+            time: i64::try_from(name.time / 1000).unwrap_or(i64::MAX),
+            count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
+            objects: candidates
+                .iter()
+                .take(MAX_LISTED)
+                .map(|candidate| candidate.object.clone())
+                .collect(),
+            lost,
+            approved_plan: None,
+            approved_by: None,
+            undone: None,
+        };
+
+        let head = Head {
+            service: self.service.clone(),
+            deletion: deletion.clone(),
+            parts,
+        };
+        let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
+        self.save(&name, &head).await?;
+        self.listed.forget().await;
+        Ok(deletion)
+    }
+
+    /// Stores the objects' states in parts after the head, which is part 0.
+    async fn save_states(
+        &self,
+        account: &ServiceAccount,
+        head: &Name,
+        candidates: &[Candidate],
+    ) -> Result<Saved, TombstoneError> {
+        let name = |part| Name { part, ..head.clone() };
         let (mut parts, mut lost, mut bytes, mut objects) = (0, 0, 0, Vec::new());
         let reads: Vec<_> = candidates
             .iter()
@@ -202,30 +243,7 @@ impl Tombstones<'_> {
             parts += 1;
             self.save(&name(parts), &array(objects)).await?;
         }
-        let deletion = Deletion {
-            digest,
-            time: i64::try_from(time / 1000).unwrap_or(i64::MAX),
-            count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
-            objects: candidates
-                .iter()
-                .take(MAX_LISTED)
-                .map(|candidate| candidate.object.clone())
-                .collect(),
-            lost,
-            approved_plan: None,
-            approved_by: None,
-            undone: None,
-        };
-
-        let head = Head {
-            service: self.service.clone(),
-            deletion: deletion.clone(),
-            parts,
-        };
-        let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
-        self.save(&name(0), &head).await?;
-        self.listed.forget().await;
-        Ok(deletion)
+        Ok(Saved { parts, lost })
     }
 
     /// The last deletion of a service of this name. None: there is none.

@@ -182,21 +182,7 @@ impl<'a> Host<'a> {
             format!("{user}@")
         };
         if is_github {
-            // Kustomize has two forms of GitHub addresses, however they are written.
-            return Some(match is_ssh {
-                true => Self {
-                    text: format!("{user}github.com:"),
-                    name: format!("ssh-{user}{lower}"),
-                    rest,
-                    is_scp: true,
-                },
-                false => Self {
-                    text: "https://github.com/".to_owned(),
-                    name: lower,
-                    rest,
-                    is_scp: false,
-                },
-            });
+            return Some(Self::of_github(&user, &lower, is_ssh, rest));
         }
 
         let (text, is_scp) = match scheme {
@@ -217,6 +203,23 @@ impl<'a> Host<'a> {
             rest,
             is_scp,
         })
+    }
+    /// Kustomize has two forms of GitHub addresses, however they are written.
+    fn of_github(user: &str, host: &str, is_ssh: bool, rest: &'a str) -> Self {
+        match is_ssh {
+            true => Self {
+                text: format!("{user}github.com:"),
+                name: format!("ssh-{user}{host}"),
+                rest,
+                is_scp: true,
+            },
+            false => Self {
+                text: "https://github.com/".to_owned(),
+                name: host.to_owned(),
+                rest,
+                is_scp: false,
+            },
+        }
     }
 }
 

@@ -134,23 +134,7 @@ pub fn missing_dependencies(
             let reason = ChartReason::NoRepository { name: dependency.name };
             return Err(file.fail(name, Some(node.line), reason));
         }
-        let Stated {
-            name,
-            version: range,
-            repository,
-        } = dependency;
-        let locked = match &lock {
-            // For dependencies in the same repository, the files themselves are the lock.
-            Some(lock) if !repository.starts_with("file://") => Some(lock.version(&file, &name, &repository)?),
-            _ => None,
-        };
-        let next = Missing {
-            version: locked.clone().unwrap_or_else(|| range.clone()),
-            locked: locked.is_some(),
-            range,
-            repository,
-            name,
-        };
+        let next = dependency.lock(&file, lock.as_ref())?;
         // A dependency under two aliases is needed once.
         if !missing.contains(&next) {
             missing.push(next);
@@ -192,6 +176,27 @@ impl Stated {
                 .filter(|text| !text.is_empty())
                 .unwrap_or_else(|| "*".to_owned()),
             repository: field("repository")?.unwrap_or_default(),
+        })
+    }
+
+    /// The dependency at the version of the lock file, if that decides.
+    fn lock(self, file: &Reader<'_>, lock: Option<&Lock>) -> Result<Missing, ChartError> {
+        let Self {
+            name,
+            version: range,
+            repository,
+        } = self;
+        let locked = match lock {
+            // For dependencies in the same repository, the files themselves are the lock.
+            Some(lock) if !repository.starts_with("file://") => Some(lock.version(file, &name, &repository)?),
+            _ => None,
+        };
+        Ok(Missing {
+            version: locked.clone().unwrap_or_else(|| range.clone()),
+            locked: locked.is_some(),
+            range,
+            repository,
+            name,
         })
     }
 }

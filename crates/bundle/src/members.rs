@@ -236,56 +236,7 @@ impl Reader<'_> {
                 what: "size",
             });
         }
-        let header_target = header.link_name_bytes().unwrap_or_default().into_owned();
-        let target = || {
-            chosen(
-                extended.pax.target.as_deref(),
-                extended.target.as_deref(),
-                &header_target,
-                "target",
-            )
-            .map_err(|_| MembersError::Disagree {
-                path: shown.clone(),
-                what: "target",
-            })
-        };
-
-        let refused = |what| {
-            Err(MembersError::Kind {
-                path: shown.clone(),
-                what,
-            })
-        };
-        let member = if kind.is_file() || kind.is_contiguous() {
-            let executable = header.mode().is_ok_and(|mode| mode & 0o100 != 0);
-            let bytes = self.file(entry, &shown, size)?;
-            let mode = if executable { Mode::Executable } else { Mode::File };
-            (mode, self.tree.add_blob(&bytes))
-        } else if kind.is_symlink() {
-            let target = target()?;
-            let usable = !target.is_empty() && target.len() <= MAX_PATH_BYTES && std::str::from_utf8(&target).is_ok();
-            if !usable {
-                return Err(MembersError::Target { path: shown });
-            }
-            (Mode::Symlink, self.tree.add_blob(&target))
-        } else if kind.is_hard_link() {
-            let target = target()?;
-            let missing = || MembersError::HardLink {
-                path: shown.clone(),
-                target: escape(&target),
-            };
-            let found = clean(&target)?.and_then(|path| self.files.get(&path)).copied();
-            found.filter(|(mode, _)| *mode != Mode::Symlink).ok_or_else(missing)?
-        } else if kind.is_gnu_sparse() {
-            return refused("sparse file");
-        } else if kind.is_character_special() || kind.is_block_special() {
-            return refused("device");
-        } else if kind.is_fifo() {
-            return refused("pipe");
-        } else {
-            return refused("member of an unknown kind");
-        };
-
+        let member = self.member(entry, &extended, &shown)?;
         if self.files.len() >= self.limits.files {
             return Err(MembersError::TooMany {
                 limit: self.limits.files,
@@ -294,6 +245,52 @@ impl Reader<'_> {
         match self.files.insert(path, member) {
             None => Ok(()),
             Some(_) => Err(MembersError::Twice { path: shown }),
+        }
+    }
+
+    /// Mode and content of a file or link. A hard link is another name of an earlier file.
+    fn member(
+        &mut self,
+        entry: &mut tar::Entry<'_, impl Read>,
+        extended: &Extended,
+        shown: &str,
+    ) -> Result<(Mode, ObjectId), MembersError> {
+        let (header, size) = (entry.header(), entry.size());
+        let kind = header.entry_type();
+        let refused = |what| {
+            Err(MembersError::Kind {
+                path: shown.to_owned(),
+                what,
+            })
+        };
+        if kind.is_file() || kind.is_contiguous() {
+            let executable = header.mode().is_ok_and(|mode| mode & 0o100 != 0);
+            let bytes = self.file(entry, shown, size)?;
+            let mode = if executable { Mode::Executable } else { Mode::File };
+            Ok((mode, self.tree.add_blob(&bytes)))
+        } else if kind.is_symlink() {
+            let target = target_of(header, extended, shown)?;
+            let usable = !target.is_empty() && target.len() <= MAX_PATH_BYTES && std::str::from_utf8(&target).is_ok();
+            if !usable {
+                return Err(MembersError::Target { path: shown.to_owned() });
+            }
+            Ok((Mode::Symlink, self.tree.add_blob(&target)))
+        } else if kind.is_hard_link() {
+            let target = target_of(header, extended, shown)?;
+            let missing = || MembersError::HardLink {
+                path: shown.to_owned(),
+                target: escape(&target),
+            };
+            let found = clean(&target)?.and_then(|path| self.files.get(&path)).copied();
+            found.filter(|(mode, _)| *mode != Mode::Symlink).ok_or_else(missing)
+        } else if kind.is_gnu_sparse() {
+            refused("sparse file")
+        } else if kind.is_character_special() || kind.is_block_special() {
+            refused("device")
+        } else if kind.is_fifo() {
+            refused("pipe")
+        } else {
+            refused("member of an unknown kind")
         }
     }
 
@@ -354,6 +351,16 @@ fn chosen(pax: Option<&[u8]>, gnu: Option<&[u8]>, short: &[u8], what: &'static s
         (Some(long), _) | (None, Some(long)) => Ok(long.to_vec()),
         (None, None) => Ok(short.to_vec()),
     }
+}
+
+/// The target of a link.
+fn target_of(header: &tar::Header, extended: &Extended, shown: &str) -> Result<Vec<u8>, MembersError> {
+    let short = header.link_name_bytes().unwrap_or_default();
+    let (pax, gnu) = (extended.pax.target.as_deref(), extended.target.as_deref());
+    chosen(pax, gnu, &short, "target").map_err(|_| MembersError::Disagree {
+        path: shown.to_owned(),
+        what: "target",
+    })
 }
 
 /// Normalizes `./a/b` and `a/b/`, as common tools write them. None: the root itself.

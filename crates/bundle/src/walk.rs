@@ -63,32 +63,31 @@ pub(crate) fn follow<L: Lookup>(
         return lost(reference, PathReason::Absolute);
     };
 
-    let (mut current, mut folder, mut links) = (base.clone(), true, Vec::new());
+    let mut at = Resolved {
+        path: base.clone(),
+        folder: true,
+        links: Vec::new(),
+    };
     // The text being followed, for the error.
     let mut via = reference.to_vec();
     while let Some(name) = names.pop_front() {
         if name.is_empty() || name == b"." {
             continue;
         }
-        if !folder {
-            lookup.note(&current);
-            return Ok(Err(Lost::NotAFolder(current)));
+        if !at.folder {
+            lookup.note(&at.path);
+            return Ok(Err(Lost::NotAFolder(at.path)));
         }
         if name == b".." {
-            let is_around = base.is_within(&current) || links.iter().any(|link: &RelPath| link.is_within(&current));
-            if !is_around {
-                lookup.note(&current);
-            }
-            match current.parent() {
-                Some(parent) => current = parent,
-                None => return lost(&via, PathReason::Escapes),
+            if !at.go_up(lookup, base) {
+                return lost(&via, PathReason::Escapes);
             }
             continue;
         }
-        let next = match current.join_name(&name) {
+        let next = match at.path.join_name(&name) {
             Ok(next) => next,
             Err(error) => {
-                lookup.note(&current);
+                lookup.note(&at.path);
                 return Ok(Err(Lost::Path(error)));
             }
         };
@@ -97,31 +96,45 @@ pub(crate) fn follow<L: Lookup>(
                 lookup.note(&next);
                 return Ok(Err(Lost::Missing(next)));
             }
-            Some(Found::Folder) => current = next,
-            Some(Found::File) => (current, folder) = (next, false),
+            Some(Found::Folder) => at.path = next,
+            Some(Found::File) => (at.path, at.folder) = (next, false),
             Some(Found::Link(target)) => {
                 lookup.note(&next);
-                links.push(next);
-                if links.len() > MAX_HOPS {
-                    return Ok(Err(Lost::Loop));
+                match at.enter(next, &target) {
+                    Ok(ahead) => ahead.into_iter().rev().for_each(|name| names.push_front(name)),
+                    Err(lost) => return Ok(Err(lost)),
                 }
-                // A Git tree can contain one, but no kernel follows it and no archive accepts it.
-                if target.is_empty() {
-                    return lost(&target, PathReason::EmptyName);
-                }
-                let Some(ahead) = split(&target) else {
-                    return lost(&target, PathReason::Absolute);
-                };
-                ahead.into_iter().rev().for_each(|name| names.push_front(name));
                 via = target;
             }
         }
     }
-    Ok(Ok(Resolved {
-        path: current,
-        folder,
-        links,
-    }))
+    Ok(Ok(at))
+}
+
+impl Resolved {
+    /// Moves to the parent folder, and notes the folder that it leaves unless the base or a link is in it. False: there
+    /// is no parent.
+    fn go_up(&mut self, lookup: &mut impl Lookup, base: &RelPath) -> bool {
+        let is_around = base.is_within(&self.path) || self.links.iter().any(|link| link.is_within(&self.path));
+        if !is_around {
+            lookup.note(&self.path);
+        }
+        self.path.parent().map(|parent| self.path = parent).is_some()
+    }
+
+    /// Adds a link, and returns the names of its target.
+    fn enter(&mut self, link: RelPath, target: &[u8]) -> Result<VecDeque<Vec<u8>>, Lost> {
+        let lost = |reason| Lost::Path(PathError::new(target, reason));
+        self.links.push(link);
+        if self.links.len() > MAX_HOPS {
+            return Err(Lost::Loop);
+        }
+        // A Git tree can contain one, but no kernel follows it and no archive accepts it.
+        if target.is_empty() {
+            return Err(lost(PathReason::EmptyName));
+        }
+        split(target).ok_or_else(|| lost(PathReason::Absolute))
+    }
 }
 
 /// The names of a relative path. None: it is absolute.

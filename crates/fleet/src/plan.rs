@@ -9,6 +9,7 @@ pub mod differences;
 pub mod fields;
 pub mod hooks;
 mod ignored;
+mod judge;
 mod leaving;
 pub mod options;
 mod reasons;
@@ -21,21 +22,17 @@ use std::{
     fmt,
 };
 
-use farwater_api::{
-    Digest, FIELD_MANAGER,
-    apply_options::{AdoptPolicy, DriftMode},
-    objects::ObjectRef,
-};
+use farwater_api::{Digest, FIELD_MANAGER, objects::ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
-    ownership::proven_owner,
     prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose},
     transfer::Transfers,
 };
+use judge::{Judgement, judge};
 use leaving::{Staying, judge_leaving, sort_leaving};
 use options::Protection;
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
@@ -461,121 +458,6 @@ pub fn baseline(inventory: &Inventory) -> usize {
     } else {
         inventory.baseline
     }
-}
-
-enum Judgement {
-    Change(Change),
-    Unchanged,
-    Drifted,
-    Skip(SkipReason),
-}
-
-fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
-    let key = object.key();
-    if let Some(annotation) = &object.options.left {
-        return Judgement::Skip(SkipReason::Left(Left::Source(annotation.clone())));
-    }
-
-    let entry = input.inventory.entries.get(&key);
-    let change = |cause, migrate, recreate| {
-        Judgement::Change(Change {
-            object: key.clone(),
-            cause,
-            migrate,
-            needs: object.needs.clone(),
-            recreate,
-        })
-    };
-    let live = match input.live.get(&key) {
-        Some(Live::Present(live)) => live,
-        Some(Live::Absent) if entry.is_some_and(|entry| has_run(object, entry)) => return Judgement::Unchanged,
-        Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
-            return match judge_drift(input, object, &key) {
-                None => change(Cause::Restore, false, None),
-                // A missing object is drift even if drift of its fields is ignored.
-                Some(Judgement::Unchanged) => Judgement::Drifted,
-                Some(other) => other,
-            };
-        }
-        Some(Live::Absent) => return judge_fight(input, &key).unwrap_or_else(|| change(Cause::Create, false, None)),
-        Some(Live::Forbidden(message)) => {
-            return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
-        }
-        Some(Live::Unknown(message)) => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup(message.clone()))),
-        // Its kind is defined by this plan, so there was nothing to look up.
-        None if !object.needs.is_empty() => return change(Cause::Create, false, None),
-        None => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup("not looked up".into()))),
-    };
-
-    if live.deleting {
-        return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
-    }
-    if let Some(annotation) = &live.protection.left {
-        return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
-    }
-
-    let owner = live
-        .owner
-        .as_deref()
-        .and_then(|annotation| proven_owner(annotation, &key));
-    let others = owner.filter(|uid| *uid != input.service_uid);
-    let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
-    if let Some(uid) = others
-        && !is_offered
-        && let Some(service) = input.services.get(uid)
-    {
-        let refusal = Refusal::OwnedBy {
-            service: service.clone(),
-            uid: uid.to_owned(),
-        };
-        return Judgement::Skip(SkipReason::Refused(refusal));
-    }
-    let ours = owner == Some(input.service_uid);
-    let recreate = (object.options.recreate && ours).then(|| live.uid.clone());
-    let entry = entry.filter(|e| e.uid.as_ref() == Some(&live.uid));
-    // An object that another service hands over is adopted; otherwise that service would delete it.
-    if object.options.create_only && !is_offered {
-        return match entry {
-            Some(_) if ours => Judgement::Unchanged,
-            _ => Judgement::Skip(SkipReason::Left(Left::Exists)),
-        };
-    }
-
-    let Some(entry) = entry else {
-        return match object.options.adopt {
-            _ if ours => change(Cause::Update, live.moves, recreate),
-            AdoptPolicy::Always => change(Cause::Adopt, live.moves, None),
-            AdoptPolicy::IfNoDifference => change(Cause::AdoptUnchanged, live.moves, None),
-            AdoptPolicy::Never => Judgement::Skip(SkipReason::Refused(Refusal::Unowned)),
-        };
-    };
-    if entry.hash != Some(object.hash) {
-        change(Cause::Update, live.moves, recreate)
-    } else if !ours || live.fields.is_none() || live.fields != entry.fields {
-        judge_drift(input, object, &key).unwrap_or_else(|| change(Cause::Drift, false, recreate))
-    } else {
-        Judgement::Unchanged
-    }
-}
-
-/// Whether a missing Job counts as run, because its manifest has a time to live. Recreating it would run it again.
-fn has_run(object: &ResolvedObject, entry: &InventoryEntry) -> bool {
-    let may_have_gone = object.goes_by_itself && entry.uid.is_some() && !entry.incomplete;
-    entry.hash == Some(object.hash) && (entry.done || may_have_gone)
-}
-
-/// What is done about an object that others changed or deleted, where that is not to correct it.
-fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) -> Option<Judgement> {
-    match object.options.drift {
-        DriftMode::Ignore => Some(Judgement::Unchanged),
-        DriftMode::Report => Some(Judgement::Drifted),
-        DriftMode::Correct => judge_fight(input, key),
-    }
-}
-
-fn judge_fight(input: &PlanInput<'_>, key: &ObjectKey) -> Option<Judgement> {
-    let writer = input.cooling.get(key)?;
-    Some(Judgement::Skip(SkipReason::Waiting(Wait::Fight(writer.clone()))))
 }
 
 fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {

@@ -129,35 +129,7 @@ pub fn decide(
     clock: Clock,
 ) -> Decision {
     let mut state = state.clone();
-    let mut views = look(
-        policy,
-        &state,
-        members,
-        members.iter().map(|member| member.track),
-        clock,
-    );
-    let begins = begin(&mut state, target, members, &views);
-    // While it is unknown whether another rollout begins, an order can't be matched to a number.
-    let is_known = state.target == Some(target);
-    if is_known {
-        views
-            .iter_mut()
-            .zip(members)
-            .for_each(|(view, member)| view.ask(member));
-    }
-    if begins {
-        let tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
-        views = look(policy, &state, members, tracks, clock);
-    }
-    if let Some(order) = policy
-        .order
-        .as_ref()
-        .filter(|order| is_known && state.obeyed != Some(order.id))
-    {
-        let tracks = orders::obey(policy, &mut state, order, members, &views);
-        views = look(policy, &state, members, tracks, clock);
-    }
-
+    let mut views = observe(policy, &mut state, target, members, clock);
     let gates = Gates::of(policy, &state, target, (members, resting), &views);
     let (released, retracted) = match gates.goes_back(policy) {
         _ if policy.paused => (Vec::new(), Vec::new()),
@@ -201,6 +173,33 @@ pub fn decide(
         next_look,
         state,
     }
+}
+
+/// Views of all members, after the state has learned whether another rollout begins and what a person ordered.
+fn observe(policy: &Policy, state: &mut State, target: Digest, members: &[Member<'_>], clock: Clock) -> Vec<View> {
+    let mut views = look(policy, state, members, members.iter().map(|member| member.track), clock);
+    let begins = begin(state, target, members, &views);
+    // While it is unknown whether another rollout begins, an order can't be matched to a number.
+    let is_known = state.target == Some(target);
+    if is_known {
+        views
+            .iter_mut()
+            .zip(members)
+            .for_each(|(view, member)| view.ask(member));
+    }
+    if begins {
+        let tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
+        views = look(policy, state, members, tracks, clock);
+    }
+    if let Some(order) = policy
+        .order
+        .as_ref()
+        .filter(|order| is_known && state.obeyed != Some(order.id))
+    {
+        let tracks = orders::obey(policy, state, order, members, &views);
+        views = look(policy, state, members, tracks, clock);
+    }
+    views
 }
 
 /// Views of all members, after each has learned from its evidence.

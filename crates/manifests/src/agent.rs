@@ -165,68 +165,8 @@ impl Agent {
 
     fn deployment(&self) -> Value {
         let part = Self::part();
-        let token = json!({"name": names::JOIN, "key": TOKEN, "optional": true});
-        let mut variables = environment([
-            ("FARWATER_HUB", self.hub.clone()),
-            ("FARWATER_CA_PIN", self.ca_pin.clone()),
-            ("FARWATER_DEPLOYMENT", names::NAME.to_owned()),
-        ]);
-        variables.push(json!({"name": "FARWATER_JOIN_TOKEN", "valueFrom": {"secretKeyRef": token}}));
-        let mut mounts = vec![
-            json!({"name": "state", "mountPath": STATE}),
-            json!({"name": "tmp", "mountPath": "/tmp"}),
-        ];
-        let mut volumes = vec![
-            json!({"name": "state", "emptyDir": {"sizeLimit": "1Gi"}}),
-            json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}),
-        ];
-        if self.https_proxy.is_some() {
-            let url = json!({"name": names::PROXY, "key": PROXY_KEY});
-            variables.push(json!({"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": url}}));
-        }
-        if self.authorities.is_some() {
-            variables.extend(environment([(
-                "FARWATER_CA_FILE",
-                format!("{AUTHORITIES}/{AUTHORITIES_FILE}"),
-            )]));
-            mounts.push(json!({"name": "ca", "mountPath": AUTHORITIES, "readOnly": true}));
-            volumes.push(json!({"name": "ca", "configMap": {"name": names::AUTHORITIES}}));
-        }
-        if self.plugins.is_some() {
-            variables.extend(environment([("FARWATER_PLUGINS", format!("{PLUGINS}/{PLUGINS_FILE}"))]));
-            mounts.push(json!({"name": "plugin-configuration", "mountPath": PLUGINS, "readOnly": true}));
-            volumes.push(json!({"name": "plugin-configuration", "configMap": {"name": names::PLUGINS}}));
-        }
-        mounts.extend(self.mounts.volume_mounts.iter().cloned());
-        volumes.extend(self.mounts.volumes.iter().cloned());
-        variables.extend(environment(self.limits.environment()));
-        variables.extend(environment(
-            self.environment
-                .iter()
-                .map(|(name, value)| (name.as_str(), value.clone())),
-        ));
-        let seconds = |period: u64, failures: u64| {
-            [
-                ("periodSeconds".to_owned(), json!(period)),
-                ("failureThreshold".to_owned(), json!(failures)),
-            ]
-            .into_iter()
-            .collect()
-        };
-        let container = json!({
-            "image": self.image,
-            "args": ["--log-format", "json", "--health-listen", format!("[::]:{HEALTH_PORT}")],
-            "env": variables,
-            "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
-            // The agent answers these probes without its hub or API server, because a restart would fix neither.
-            "livenessProbe": probe("/livez", "health", "HTTP", seconds(20, 3)),
-            "readinessProbe": probe("/readyz", "health", "HTTP", seconds(5, 3)),
-            "resources": {
-                "requests": {"cpu": "10m", "memory": "32Mi"},
-                "limits": {"memory": "512Mi"},
-            },
-            "volumeMounts": mounts,
-        });
+        let (mounts, volumes) = self.folders();
+        let container = self.container(mounts);
         let mut pod = json!({"volumes": volumes});
         if !self.mounts.init_containers.is_empty() {
             pod["initContainers"] = self.mounts.init_containers.iter().cloned().map(guarded).collect();
@@ -251,5 +191,79 @@ impl Agent {
                 "template": template,
             }}),
         )
+    }
+
+    fn container(&self, mounts: Vec<Value>) -> Value {
+        let seconds = |period: u64, failures: u64| {
+            [
+                ("periodSeconds".to_owned(), json!(period)),
+                ("failureThreshold".to_owned(), json!(failures)),
+            ]
+            .into_iter()
+            .collect()
+        };
+        json!({
+            "image": self.image,
+            "args": ["--log-format", "json", "--health-listen", format!("[::]:{HEALTH_PORT}")],
+            "env": self.variables(),
+            "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
+            // The agent answers these probes without its hub or API server, because a restart would fix neither.
+            "livenessProbe": probe("/livez", "health", "HTTP", seconds(20, 3)),
+            "readinessProbe": probe("/readyz", "health", "HTTP", seconds(5, 3)),
+            "resources": {
+                "requests": {"cpu": "10m", "memory": "32Mi"},
+                "limits": {"memory": "512Mi"},
+            },
+            "volumeMounts": mounts,
+        })
+    }
+
+    /// The container's environment, with the additional variables last.
+    fn variables(&self) -> Vec<Value> {
+        let token = json!({"name": names::JOIN, "key": TOKEN, "optional": true});
+        let mut variables = environment([
+            ("FARWATER_HUB", self.hub.clone()),
+            ("FARWATER_CA_PIN", self.ca_pin.clone()),
+            ("FARWATER_DEPLOYMENT", names::NAME.to_owned()),
+        ]);
+        variables.push(json!({"name": "FARWATER_JOIN_TOKEN", "valueFrom": {"secretKeyRef": token}}));
+        if self.https_proxy.is_some() {
+            let url = json!({"name": names::PROXY, "key": PROXY_KEY});
+            variables.push(json!({"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": url}}));
+        }
+        if self.authorities.is_some() {
+            let path = format!("{AUTHORITIES}/{AUTHORITIES_FILE}");
+            variables.extend(environment([("FARWATER_CA_FILE", path)]));
+        }
+        if self.plugins.is_some() {
+            variables.extend(environment([("FARWATER_PLUGINS", format!("{PLUGINS}/{PLUGINS_FILE}"))]));
+        }
+        variables.extend(environment(self.limits.environment()));
+        let stated = self.environment.iter();
+        variables.extend(environment(stated.map(|(name, value)| (name.as_str(), value.clone()))));
+        variables
+    }
+
+    /// The container's mounts, and the pod's volumes for them.
+    fn folders(&self) -> (Vec<Value>, Vec<Value>) {
+        let mut mounts = vec![
+            json!({"name": "state", "mountPath": STATE}),
+            json!({"name": "tmp", "mountPath": "/tmp"}),
+        ];
+        let mut volumes = vec![
+            json!({"name": "state", "emptyDir": {"sizeLimit": "1Gi"}}),
+            json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}),
+        ];
+        if self.authorities.is_some() {
+            mounts.push(json!({"name": "ca", "mountPath": AUTHORITIES, "readOnly": true}));
+            volumes.push(json!({"name": "ca", "configMap": {"name": names::AUTHORITIES}}));
+        }
+        if self.plugins.is_some() {
+            mounts.push(json!({"name": "plugin-configuration", "mountPath": PLUGINS, "readOnly": true}));
+            volumes.push(json!({"name": "plugin-configuration", "configMap": {"name": names::PLUGINS}}));
+        }
+        mounts.extend(self.mounts.volume_mounts.iter().cloned());
+        volumes.extend(self.mounts.volumes.iter().cloned());
+        (mounts, volumes)
     }
 }

@@ -375,16 +375,7 @@ impl Engine {
         for (source, bytes) in message::split(&done.objects, &bytes).map_err(broken)? {
             let count = counts.entry(source).or_default();
             *count += 1;
-            let file = if is_chart {
-                template_path(&task.folder, source)
-            } else {
-                task.folder.clone()
-            };
-            let origin = Origin {
-                file,
-                line: 0,
-                document: *count,
-            };
+            let origin = origin_of(task, source, *count);
             if bytes.len() > MAX_DOCUMENT_BYTES {
                 return Err(fail(helper.too_long(&origin.to_string(), bytes.len())));
             }
@@ -546,6 +537,19 @@ fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
         .links()
         .filter_map(|(path, _)| Some((path, archive.file(path).ok()?)));
     archive.files().chain(links).filter(move |(path, _)| is_template(path))
+}
+
+/// The place of a rendered object: a template of a chart, or the folder of a kustomization.
+fn origin_of(task: &Task<'_>, source: &str, document: u32) -> Origin {
+    let file = match task.kind {
+        RendererType::Helm => template_path(&task.folder, source),
+        _ => task.folder.clone(),
+    };
+    Origin {
+        file,
+        line: 0,
+        document,
+    }
 }
 
 /// The path of a chart's template. Helm names templates after the chart: `web/templates/a.yaml`.

@@ -52,14 +52,10 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
             "{path:?} is no path below the backend's folder"
         )));
     }
-    let failed = |error: &io::Error| match error.kind() {
-        io::ErrorKind::NotFound => BackendError::lasting(format!("there is no {path}")),
-        io::ErrorKind::PermissionDenied => BackendError::lasting(format!("the hub may not read {path}")),
-        kind => BackendError::passing(format!("{path} can't be read: {kind}")),
-    };
-    let root = root.canonicalize().map_err(|error| failed(&error))?;
+    let failed = |error: io::Error| failure(path, &error);
+    let root = root.canonicalize().map_err(failed)?;
     let within = |place: &Path| {
-        let real = place.canonicalize().map_err(|error| failed(&error))?;
+        let real = place.canonicalize().map_err(failed)?;
         match real.starts_with(&root) {
             true => Ok(real),
             false => Err(BackendError::lasting(format!(
@@ -71,7 +67,7 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
     let mut found = Values::new();
     let mut room = MAX_VALUES_BYTES;
     let entries: Vec<(String, PathBuf)> = if place.is_dir() {
-        list(&place).map_err(|error| failed(&error))?
+        list(&place).map_err(failed)?
     } else {
         let name = Path::new(path)
             .file_name()
@@ -80,7 +76,7 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
     };
     for (name, entry) in entries {
         let real = within(&entry)?;
-        let metadata = fs::metadata(&real).map_err(|error| failed(&error))?;
+        let metadata = fs::metadata(&real).map_err(failed)?;
         if !metadata.is_file() {
             continue;
         }
@@ -89,12 +85,7 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
             let problem = format!("{path} has more than {MAX_VALUES_BYTES} bytes or {MAX_VALUES} files");
             return Err(BackendError::lasting(problem));
         }
-        let value = fs::read(&real).map_err(|error| failed(&error))?;
-        let after = fs::metadata(&real).map_err(|error| failed(&error))?;
-        let moved = |one: &fs::Metadata| (one.len(), one.modified().ok());
-        if moved(&metadata) != moved(&after) || (value.is_empty() && is_fresh(&after)) {
-            return Err(BackendError::passing(format!("{path} is being written")));
-        }
+        let value = read_whole(&real, &metadata, path)?;
         room = room.saturating_sub(value.len());
         found.push((name, SecretBytes::new(value)));
     }
@@ -104,6 +95,25 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
+}
+
+fn failure(path: &str, error: &io::Error) -> BackendError {
+    match error.kind() {
+        io::ErrorKind::NotFound => BackendError::lasting(format!("there is no {path}")),
+        io::ErrorKind::PermissionDenied => BackendError::lasting(format!("the hub may not read {path}")),
+        kind => BackendError::passing(format!("{path} can't be read: {kind}")),
+    }
+}
+
+/// The content of a file that is not being written. `before`: its metadata before it was read.
+fn read_whole(file: &Path, before: &fs::Metadata, path: &str) -> Result<Vec<u8>, BackendError> {
+    let value = fs::read(file).map_err(|error| failure(path, &error))?;
+    let after = fs::metadata(file).map_err(|error| failure(path, &error))?;
+    let moved = |one: &fs::Metadata| (one.len(), one.modified().ok());
+    if moved(before) != moved(&after) || (value.is_empty() && is_fresh(&after)) {
+        return Err(BackendError::passing(format!("{path} is being written")));
+    }
+    Ok(value)
 }
 
 /// Whoever writes a file in its place empties it first.

@@ -191,37 +191,17 @@ impl Git {
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
 
-        let known = if is_mirror_of(remote, mirror).await {
-            open_mirror(mirror).await
-        } else {
-            None
-        };
+        let known = known_mirror(remote, mirror).await;
         let before = match &known {
             Some(known) => tracked(known).await,
             None => None,
         };
-        let branch = match reference {
-            Reference::Branch(branch) => Some(branch.clone()),
-            Reference::Default => known_default(mirror).await,
-            _ => None,
-        };
-
-        let is_whole = before.as_ref().is_some_and(Tracked::is_whole);
-        let is_default = *reference == Reference::Default;
-        let name = match (&branch, &known) {
-            (Some(branch), Some(known))
-                if is_whole
-                    && self
-                        .follow(session, branch, is_default, (known, mirror), timeout)
-                        .await? =>
-            {
-                Some(branch.clone())
-            }
-            (_, known) => {
-                self.look_up(session, reference, (known.as_ref(), mirror), timeout)
-                    .await?
-            }
-        };
+        let branch = known_branch(reference, mirror).await;
+        let followed = branch
+            .as_deref()
+            .filter(|_| before.as_ref().is_some_and(Tracked::is_whole));
+        let place = (known.as_ref(), mirror);
+        let name = self.update(session, reference, followed, place, timeout).await?;
 
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         // A recreated mirror must be opened again.
@@ -235,8 +215,9 @@ impl Git {
         let commit = now.commit.ok_or_else(missing)?;
         let fetched = before.as_ref() != Some(&now);
         let is_same_branch = branch.is_some() && branch == name;
-        let rewritten = match before.and_then(|before| before.commit).filter(|_| is_same_branch) {
-            Some(before) if before != commit && !is_ancestor(&opened, before, commit).await => Some(before),
+        let left = before.and_then(|before| before.commit).filter(|_| is_same_branch);
+        let rewritten = match left {
+            Some(left) if left != commit && !is_ancestor(&opened, left, commit).await => Some(left),
             _ => None,
         };
 
@@ -252,6 +233,27 @@ impl Git {
             fetched,
             rewritten,
         })
+    }
+
+    /// Fetches a reference if it has moved, and returns its name in the mirror. `followed`: the branch that the mirror
+    /// has completely.
+    async fn update(
+        &self,
+        session: &Session<'_>,
+        reference: &Reference,
+        followed: Option<&str>,
+        (known, mirror): (Option<&Mirror>, &Path),
+        timeout: Duration,
+    ) -> Result<Option<String>, GitError> {
+        let is_default = *reference == Reference::Default;
+        if let (Some(branch), Some(known)) = (followed, known)
+            && self
+                .follow(session, branch, is_default, (known, mirror), timeout)
+                .await?
+        {
+            return Ok(Some(branch.to_owned()));
+        }
+        self.look_up(session, reference, (known, mirror), timeout).await
     }
 
     /// Fetches a branch into a mirror that already has it, in one connection instead of two: git checks it before the
@@ -483,6 +485,24 @@ impl Tracked {
 async fn open_mirror(mirror: &Path) -> Option<Mirror> {
     let path = mirror.to_owned();
     spawn(move || Mirror::open(&path).ok()).await
+}
+
+/// The mirror, if it is one of this remote.
+async fn known_mirror(remote: &Remote, mirror: &Path) -> Option<Mirror> {
+    if is_mirror_of(remote, mirror).await {
+        open_mirror(mirror).await
+    } else {
+        None
+    }
+}
+
+/// The branch that a reference names, as far as the mirror knows it. None: it names no branch.
+async fn known_branch(reference: &Reference, mirror: &Path) -> Option<String> {
+    match reference {
+        Reference::Branch(branch) => Some(branch.clone()),
+        Reference::Default => known_default(mirror).await,
+        _ => None,
+    }
 }
 
 async fn tracked(mirror: &Mirror) -> Option<Tracked> {

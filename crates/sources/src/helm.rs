@@ -75,18 +75,7 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
     let known = load_head(artifacts).filter(|head| head.url == url.as_str() && head.format == FORMAT);
     let known = known.filter(|_| artifacts.path(LINES).is_file());
     let step = Step::new("fetch the index of", timeout);
-    let mut ask = Ask::get(url.clone()).header(header::ACCEPT_ENCODING, "gzip");
-    if let Some(head) = &known {
-        ask = head
-            .etag
-            .iter()
-            .fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
-        ask = head
-            .last_modified
-            .iter()
-            .fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
-    }
-
+    let ask = ask_if_changed(url.clone(), known.as_ref());
     let answer = site.send(step, ask).await?;
     if let Some(digest) = known
         .as_ref()
@@ -105,16 +94,7 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
         last_modified: text(header::LAST_MODIFIED),
         format: FORMAT,
     };
-    let is_compressed = match answer.header(header::CONTENT_ENCODING) {
-        None | Some("identity") => false,
-        Some("gzip") => true,
-        Some(other) => {
-            return Err(answer.fail(
-                FetchReason::Index,
-                format!("it is encoded as {}", escape(other.as_bytes())),
-            ));
-        }
-    };
+    let is_compressed = is_compressed(&answer)?;
 
     let disk = |error: ArtifactError| FetchError::new(step.what, &url, FetchReason::Disk, chain(&error));
     let mut file = artifacts.temporary().map_err(disk)?;
@@ -136,6 +116,33 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
         .await
         .map_err(disk)?;
     read.map_err(|error| FetchError::new(step.what, &url, FetchReason::Index, error.to_string()))
+}
+
+/// A request that is answered by *not modified* if the known index is still the newest.
+fn ask_if_changed(url: Url, known: Option<&IndexHead>) -> Ask {
+    let mut ask = Ask::get(url).header(header::ACCEPT_ENCODING, "gzip");
+    if let Some(head) = known {
+        ask = head
+            .etag
+            .iter()
+            .fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
+        ask = head
+            .last_modified
+            .iter()
+            .fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
+    }
+    ask
+}
+
+fn is_compressed(answer: &Answer) -> Result<bool, FetchError> {
+    match answer.header(header::CONTENT_ENCODING) {
+        None | Some("identity") => Ok(false),
+        Some("gzip") => Ok(true),
+        Some(other) => Err(answer.fail(
+            FetchReason::Index,
+            format!("it is encoded as {}", escape(other.as_bytes())),
+        )),
+    }
 }
 
 /// Parses an index and writes its lines.

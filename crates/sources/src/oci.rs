@@ -150,24 +150,7 @@ pub async fn sync(
     timeout: Duration,
 ) -> Result<Pulled, FetchError> {
     let step = Step::new("pull", timeout);
-    let (reference, digest) = match follow {
-        Follow::Digest(digest) => (String::new(), *digest),
-        Follow::Tag(tag) => (tag.clone(), registry.digest_of(step, tag).await?),
-        Follow::Semver(range) => {
-            let tags = registry.tags(step).await?;
-            let Some(tag) = range
-                .choose(tags.iter().map(String::as_str))
-                .filter(|tag| is_tag(tag))
-                .map(str::to_owned)
-            else {
-                let reason = FetchReason::ReferenceMissing(format!("a tag in the range {range}"));
-                return Err(registry.fail(step, reason, format!("{} tags, none in the range", tags.len())));
-            };
-            let digest = registry.digest_of(step, &tag).await?;
-            (tag, digest)
-        }
-    };
-
+    let (reference, digest) = find(registry, follow, step).await?;
     let key = selection.key(&digest);
     let is_known = known.is_some_and(|known| known.digest == digest && known.same_terms);
     if is_known && artifacts.contains(&key) {
@@ -203,6 +186,27 @@ pub async fn sync(
         digest,
         fetched: true,
     })
+}
+
+/// The followed tag and its digest. A digest has no tag.
+async fn find(registry: &Registry, follow: &Follow, step: Step) -> Result<(String, Digest), FetchError> {
+    match follow {
+        Follow::Digest(digest) => Ok((String::new(), *digest)),
+        Follow::Tag(tag) => Ok((tag.clone(), registry.digest_of(step, tag).await?)),
+        Follow::Semver(range) => {
+            let tags = registry.tags(step).await?;
+            let Some(tag) = range
+                .choose(tags.iter().map(String::as_str))
+                .filter(|tag| is_tag(tag))
+                .map(str::to_owned)
+            else {
+                let reason = FetchReason::ReferenceMissing(format!("a tag in the range {range}"));
+                return Err(registry.fail(step, reason, format!("{} tags, none in the range", tags.len())));
+            };
+            let digest = registry.digest_of(step, &tag).await?;
+            Ok((tag, digest))
+        }
+    }
 }
 
 /// Finds the wanted chart, in the repository of its name.

@@ -209,32 +209,10 @@ pub async fn restore_from(
     verify(from)?;
     let found = find_seal_key(from, std::iter::once(seal_key).chain(earlier))?;
     let (mut reader, header) = Reader::open(from)?;
-    let tables = schema::tables(header.schema);
-
     let mut target = Target::open(to, header.schema, allow.replace).await?;
     let before = target.replaced_counter();
-    let mut copied = Copied {
-        rows: Vec::new(),
-        counter: header.counter,
-        moment: header.created,
-    };
-    let mut table = None;
-    loop {
-        match reader.next()? {
-            Entry::File(_) => {}
-            Entry::Table(name) => table = tables.iter().find(|table| table.name == name),
-            Entry::Row(row) => {
-                let Some(table) = table else {
-                    return Err(reader.damaged("a row has no table").into());
-                };
-                copied.count(&table.name, 1);
-                target.push(table, row).await?;
-            }
-            Entry::End => break,
-        }
-    }
+    let copied = fill(&mut target, &mut reader, &header).await?;
 
-    target.flush().await?;
     let counter = header.counter.max(before) + RESTORED;
     let epoch = move_ahead(target.connection(), counter)
         .await
@@ -259,6 +237,33 @@ pub async fn restore_from(
     }
     target.take_place().await?;
     Ok(Restored { copied, counter, epoch })
+}
+
+/// Writes all rows of a backup, and counts them.
+async fn fill(target: &mut Target, reader: &mut Reader, header: &Header) -> Result<Copied, ArchiveError> {
+    let tables = schema::tables(header.schema);
+    let mut copied = Copied {
+        rows: Vec::new(),
+        counter: header.counter,
+        moment: header.created,
+    };
+    let mut table = None;
+    loop {
+        match reader.next()? {
+            Entry::File(_) => {}
+            Entry::Table(name) => table = tables.iter().find(|table| table.name == name),
+            Entry::Row(row) => {
+                let Some(table) = table else {
+                    return Err(reader.damaged("a row has no table").into());
+                };
+                copied.count(&table.name, 1);
+                target.push(table, row).await?;
+            }
+            Entry::End => break,
+        }
+    }
+    target.flush().await?;
+    Ok(copied)
 }
 
 /// The key of these that opens the backup's rows, so that a wrong key is found before anything is replaced. Any key

@@ -80,89 +80,96 @@ impl OpenOptions {
 }
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
-    let OpenOptions {
-        location,
-        sharing,
-        seal_key,
-        next_seal_key,
-        sealed_kinds,
-        ownerless_kinds,
-        ring,
-        ring_bytes,
-        compact_after,
-        patience,
-        on_change,
-        classes,
-    } = options;
-    let lock = match &location {
-        Location::File(_) if sharing == Sharing::Replicas => return Err(OpenError::NotShared { location }),
-        Location::File(path) => {
-            let lock = lock_database(path)?;
-            create_file(path)?;
-            Some(lock)
-        }
-        Location::Postgres(_) => None,
-    };
-    let masters: Vec<Master> = [Some(seal_key), next_seal_key]
+    let lock = lock_location(&options.location, options.sharing)?;
+    let masters: Vec<Master> = [Some(options.seal_key), options.next_seal_key]
         .iter()
         .flatten()
         .map(Master::new)
         .collect();
-    let sealer = Arc::new(Sealer::new(masters[0].clone(), DataKeys::new(), sealed_kinds));
-    let owner = random_name();
-    let database = Database { location, patience };
     let settings = Arc::new(Settings {
-        database,
-        sharing,
-        owner,
-        sealer,
-        compact_after,
-        on_change,
+        database: Database {
+            location: options.location,
+            patience: options.patience,
+        },
+        sharing: options.sharing,
+        owner: random_name(),
+        sealer: Arc::new(Sealer::new(masters[0].clone(), DataKeys::new(), options.sealed_kinds)),
+        compact_after: options.compact_after,
+        on_change: options.on_change,
     });
     let at = |error: StoreError| error.at(&settings.database.location);
 
-    let connection = session::take(&settings.database, sharing).await.map_err(at)?;
+    let mut connection = prepare(&settings, &masters, options.classes.as_ref()).await?;
+    let limits = RingLimits {
+        events: options.ring.max(1),
+        bytes: options.ring_bytes,
+    };
+    let ring = fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?;
+    let readers = Readers::of(&settings.database).map_err(at)?;
+
+    let tx = Tx::new(
+        settings.database.engine(),
+        connection,
+        Arc::clone(&settings.sealer),
+        options.ownerless_kinds.into(),
+        options.classes,
+    );
+    Ok(start(settings, Arc::new(ring), readers, tx, lock))
+}
+
+/// Locks the file of a store, and creates it if it is missing. None: a server locks its databases itself.
+fn lock_location(location: &Location, sharing: Sharing) -> Result<Option<File>, OpenError> {
+    match location {
+        Location::File(_) if sharing == Sharing::Replicas => Err(OpenError::NotShared {
+            location: location.clone(),
+        }),
+        Location::File(path) => {
+            let lock = lock_database(path)?;
+            create_file(path)?;
+            Ok(Some(lock))
+        }
+        Location::Postgres(_) => Ok(None),
+    }
+}
+
+/// A writing connection to a database that has the newest schema, opens with the seal key, and is owned by this store.
+async fn prepare(settings: &Settings, masters: &[Master], classes: Option<&Classes>) -> Result<Connection, OpenError> {
+    let (engine, location) = (settings.database.engine(), &settings.database.location);
+    let at = |error: StoreError| error.at(location);
+    let connection = session::take(&settings.database, settings.sharing).await.map_err(at)?;
     let Some(mut connection) = connection else {
         return Err(OpenError::Locked {
-            location: settings.database.location.clone(),
+            location: location.clone(),
         });
     };
-    migrate(&mut connection, &settings).await?;
-    let place = (settings.database.engine(), &settings.database.location);
+
+    migrate(&mut connection, settings).await?;
     // A wrong key is found at the start, not when the first Secret is read.
-    let (master, keys) = seal_keys::open(&mut connection, place, &masters, seconds_since_1970()).await?;
+    let (master, keys) = seal_keys::open(&mut connection, (engine, location), masters, seconds_since_1970()).await?;
     settings.sealer.adopt(master, keys);
-    session::own(&mut connection, &settings).await.map_err(at)?;
-    if let Some(classes) = &classes {
-        tallies::ensure(&mut connection, settings.database.engine(), classes)
+    session::own(&mut connection, settings).await.map_err(at)?;
+    if let Some(classes) = classes {
+        tallies::ensure(&mut connection, engine, classes)
             .await
             .map_err(|error| at(error.into()))?;
     }
-    let limits = RingLimits {
-        events: ring.max(1),
-        bytes: ring_bytes,
-    };
-    let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
-    let readers = Readers::of(&settings.database).map_err(at)?;
+    Ok(connection)
+}
 
-    let engine = settings.database.engine();
+/// Starts the tasks that write and that follow other replicas, and returns the store that they serve.
+fn start(settings: Arc<Settings>, ring: Arc<Ring>, readers: Readers, tx: Tx, lock: Option<File>) -> Store {
     let tail = Arc::new(Tail::new(Arc::clone(&ring), Arc::clone(&settings)));
     let mut followers = JoinSet::new();
-    if engine == Engine::Postgres {
+    if settings.database.engine() == Engine::Postgres {
         followers.spawn(Arc::clone(&tail).follow(readers.clone()));
         followers.spawn(Arc::clone(&tail).listen());
     }
-    let at_hand = Arc::new(AtHand::new(sharing == Sharing::Alone));
+
+    let at_hand = Arc::new(AtHand::new(settings.sharing == Sharing::Alone));
     let (sender, requests) = mpsc::channel(QUEUE);
     let (taken, is_taken) = watch::channel(false);
     let combiner = Combiner {
-        tx: Tx::new(
-            engine,
-            connection,
-            Arc::clone(&settings.sealer),
-            ownerless_kinds.into(),
-            classes,
-        ),
+        tx,
         ring: Arc::clone(&ring),
         at_hand: Arc::clone(&at_hand),
         tail,
@@ -174,14 +181,14 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         taken,
     };
     tokio::spawn(combiner.run());
-    Ok(Store {
+    Store {
         sender,
         readers,
         at_hand,
         ring,
         settings,
         is_taken,
-    })
+    }
 }
 
 fn random_name() -> String {

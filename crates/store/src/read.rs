@@ -127,25 +127,11 @@ pub(crate) async fn list<T: FromParts>(
         // One more row than fits shows whether there is another page.
         let is_exact = query.limit > 0 && labels.len() == query.labels.0.len();
         let wanted = if is_exact { left + 1 } else { ROWS_AT_A_TIME };
-        let mut statement = sqlx::query(AssertSqlSafe(&*sql))
-            .bind(query.kind.as_str())
-            .bind(&namespace)
-            .bind(&name);
-        statement = statement.bind(wanted as i64).bind(&query.namespace).bind(&query.name);
-        for condition in &labels {
-            statement = statement.bind(condition.key);
-            for value in condition.values {
-                statement = statement.bind(value);
-            }
-        }
-        let rows = statement.fetch_all(&mut *connection).await?;
+        let after = (&*namespace, &*name);
+        let rows = fetch_rows(connection, &sql, (query, &labels), after, wanted).await?;
         let is_last = rows.len() < wanted;
         for row in rows {
-            let key = Key {
-                kind: query.kind.clone(),
-                namespace: row.try_get("namespace")?,
-                name: row.try_get("name")?,
-            };
+            let key = key_of(&query.kind, &row)?;
             let stored = stored_parts(&row)?;
             (namespace, name) = (key.namespace.clone(), key.name.clone());
             // SQL narrows the rows where it can; this check decides.
@@ -177,6 +163,38 @@ pub(crate) async fn list<T: FromParts>(
             });
         }
     }
+}
+
+fn key_of(kind: &Kind, row: &Row) -> Result<Key, sqlx::Error> {
+    Ok(Key {
+        kind: kind.clone(),
+        namespace: row.try_get("namespace")?,
+        name: row.try_get("name")?,
+    })
+}
+
+/// The rows of a query after one name, by the text of [`list_sql`].
+async fn fetch_rows(
+    connection: &mut Connection,
+    sql: &str,
+    (query, labels): (&ListQuery, &[Condition<'_>]),
+    (namespace, name): (&str, &str),
+    limit: usize,
+) -> Result<Vec<Row>, sqlx::Error> {
+    let mut statement = sqlx::query(AssertSqlSafe(sql))
+        .bind(query.kind.as_str())
+        .bind(namespace)
+        .bind(name)
+        .bind(limit as i64)
+        .bind(&query.namespace)
+        .bind(&query.name);
+    for condition in labels {
+        statement = statement.bind(condition.key);
+        for value in condition.values {
+            statement = statement.bind(value);
+        }
+    }
+    statement.fetch_all(connection).await
 }
 
 pub(crate) async fn names(

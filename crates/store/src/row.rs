@@ -49,22 +49,7 @@ impl Parts {
         }
 
         let uid = text("uid").to_owned();
-        if uid.is_empty() {
-            return Err(wrong("its metadata has no uid"));
-        }
-        // The context of sealing must be unambiguous.
-        if [&*key.name, &*key.namespace, &*uid]
-            .iter()
-            .any(|part| part.contains('\0'))
-        {
-            return Err(wrong("its name, namespace or uid has a NUL in it"));
-        }
-        if [key.kind.as_str(), &key.name, &key.namespace, &uid]
-            .iter()
-            .any(|part| part.len() > MAX_NAME)
-        {
-            return Err(wrong("its kind, name, namespace or uid is too long"));
-        }
+        check_names(key, &uid).map_err(wrong)?;
         let owners = metadata
             .get("ownerReferences")
             .and_then(Value::as_array)
@@ -104,6 +89,27 @@ impl Parts {
         complete(&mut object, status_value, version);
         object
     }
+}
+
+/// Why a key or uid can't be stored.
+fn check_names(key: &Key, uid: &str) -> Result<(), &'static str> {
+    if uid.is_empty() {
+        return Err("its metadata has no uid");
+    }
+    // The context of sealing must be unambiguous.
+    if [&*key.name, &*key.namespace, uid]
+        .iter()
+        .any(|part| part.contains('\0'))
+    {
+        return Err("its name, namespace or uid has a NUL in it");
+    }
+    if [key.kind.as_str(), &key.name, &key.namespace, uid]
+        .iter()
+        .any(|part| part.len() > MAX_NAME)
+    {
+        return Err("its kind, name, namespace or uid is too long");
+    }
+    Ok(())
 }
 
 /// Kubernetes' names have at most 253 bytes. Four of these together must fit an entry of PostgreSQL's index, 2,704

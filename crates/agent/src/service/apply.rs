@@ -56,7 +56,7 @@ impl ServiceTask {
             }
         };
 
-        (self.reads_cluster, self.veil) = (resolved.reads_cluster, resolved.veil.clone());
+        (self.last_applied.reads_cluster, self.last_applied.veil) = (resolved.reads_cluster, resolved.veil.clone());
         let read = start.elapsed();
         self.step("download", begun, None);
         let begun = SystemTime::now();
@@ -84,6 +84,19 @@ impl ServiceTask {
                 return self.fail(digest, message);
             }
         }
+        self.complete(digest, deployment, (&resolved, &errors), &plan, note)
+            .await
+    }
+
+    /// The last phase of an attempt: undo, the hooks after it, watches, and the report.
+    async fn complete(
+        &mut self,
+        digest: Digest,
+        deployment: &Deployment,
+        (resolved, errors): (&Resolved, &[String]),
+        plan: &Plan,
+        note: Option<Note>,
+    ) -> Ended {
         match self.undo(deployment).await {
             Ok(None) => {}
             Ok(Some(ended)) => return ended,
@@ -94,12 +107,12 @@ impl ServiceTask {
         }
 
         self.read_first_health().await;
-        if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
+        if let Err(Stopped(message)) = self.close_hooks(deployment, resolved, plan).await {
             return self.fail(digest, message);
         }
 
         self.watch(deployment);
-        let retry = self.conclude(digest, &resolved, &errors, note);
+        let retry = self.conclude(digest, resolved, errors, note);
         let is_settled = self.settle_documents(deployment).await;
         Ended::Settled {
             retry: retry || !is_settled,
@@ -123,7 +136,7 @@ impl ServiceTask {
     /// A part of the delivery's trace.
     fn step(&self, name: &'static str, begun: SystemTime, error: Option<&str>) {
         if let Some(rollout) = &self.rollout {
-            let error = error.map(|error| self.veil.conceal(error));
+            let error = error.map(|error| self.last_applied.veil.conceal(error));
             rollout.step(name, begun, error.as_deref());
         }
     }
@@ -145,7 +158,7 @@ impl ServiceTask {
         };
         let account = &deployment.ceiling.service_account;
         basis
-            .look_up(account, &self.stored.inventory, resolved, &mut self.live)
+            .look_up(account, &self.stored.inventory, resolved, &mut self.observed.live)
             .await;
     }
 
@@ -178,7 +191,7 @@ impl ServiceTask {
         let cooling = self.fights.cooling(Instant::now());
         let known = Known {
             inventory: &self.stored.inventory,
-            live: &self.live,
+            live: &self.observed.live,
             cooling: &cooling,
         };
         self.basis().make_plan(deployment, resolved, known).await
@@ -189,7 +202,7 @@ impl ServiceTask {
         self.remember_intent(deployment, resolved, plan).await?;
         // Not for a deployment that is only kept while a newer one waits.
         if !self.hooks.is_held {
-            self.begun = self.attempted.as_ref().map(|(digest, ..)| *digest);
+            self.progress.begun = self.progress.last.as_ref().map(|(digest, ..)| *digest);
             lock(&self.agent.running).insert(self.uid().to_owned(), deployment.bundle);
         }
 
@@ -207,7 +220,7 @@ impl ServiceTask {
         let blocked = create_namespace(&basis, &executor, plan).await;
 
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
-        self.unobserved = unobserved(resolved, plan);
+        self.last_applied.unobserved = unobserved(resolved, plan);
         self.record_remarks(&objects, plan);
         self.record_unchanged(&objects, plan);
         self.record_drift(&executor, &objects, plan).await;
@@ -254,20 +267,20 @@ impl ServiceTask {
         self.record_deletion(lost);
         self.record_results(objects, &ahead, &results);
 
-        self.barrier = self.open_hooks(executor, deployment, resolved).await?;
+        self.progress.barrier = self.open_hooks(executor, deployment, resolved).await?;
         for wave in &plan.waves {
-            if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
-                self.barrier = self
+            if self.progress.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
+                self.progress.barrier = self
                     .reach_wave(executor, deployment, (resolved, plan), wave.number)
                     .await?;
             }
-            let waits = |change: &&Change| self.barrier.is_some() && !change.cause.is_repair();
+            let waits = |change: &&Change| self.progress.barrier.is_some() && !change.cause.is_repair();
             let left = wave
                 .changes
                 .iter()
                 .filter(|change| !results.contains_key(&change.object));
             let (held, open): (Vec<&Change>, Vec<&Change>) = left.partition(waits);
-            if let Some(barrier) = &mut self.barrier {
+            if let Some(barrier) = &mut self.progress.barrier {
                 barrier.held.extend(
                     held.into_iter()
                         .filter_map(|change| Some(objects.get(&change.object)?.object.clone())),
@@ -280,8 +293,8 @@ impl ServiceTask {
             self.record_results(objects, &open, &results);
         }
 
-        if self.barrier.is_none() {
-            self.barrier = self.end_sync_hooks(executor, deployment, (resolved, plan)).await?;
+        if self.progress.barrier.is_none() {
+            self.progress.barrier = self.end_sync_hooks(executor, deployment, (resolved, plan)).await?;
         }
         self.record_barrier();
         self.record_claims(plan, &results);
@@ -306,7 +319,7 @@ impl ServiceTask {
             deployment.hold_prune.as_deref(),
         );
         // A replacement must be in place before the replaced object is deleted.
-        let leaving = if self.barrier.is_none() {
+        let leaving = if self.progress.barrier.is_none() {
             plan.prune.candidates.clone()
         } else {
             Vec::new()
@@ -427,14 +440,21 @@ impl ServiceTask {
 
     /// Records the outcome. Returns whether to retry.
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> bool {
-        let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
+        let held: BTreeSet<ObjectKey> = self
+            .progress
+            .barrier
+            .iter()
+            .flat_map(|b| &b.held)
+            .map(ObjectKey::from)
+            .collect();
         let unapplied: Vec<String> = self
+            .observed
             .statuses
             .iter()
             .filter(|(key, s)| matches!(s.sync, SyncState::Refused | SyncState::Waiting) && !held.contains(*key))
             .map(|(_, s)| format!("{}: {}", s.object, s.message))
             .collect();
-        let deleting = self.statuses.values().any(|s| s.health == Health::Terminating);
+        let deleting = self.observed.statuses.values().any(|s| s.health == Health::Terminating);
 
         let mut parts = Vec::new();
         if let Some(first) = errors.first() {
@@ -454,12 +474,12 @@ impl ServiceTask {
         }
 
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
-        let outcome = match &self.barrier {
+        let outcome = match &self.progress.barrier {
             _ if !parts.is_empty() => Outcome::Failed,
             Some(barrier) => barrier.outcome(),
             None => said,
         };
-        parts.extend(self.barrier.as_ref().map(Barrier::explain));
+        parts.extend(self.progress.barrier.as_ref().map(Barrier::explain));
         parts.extend(note.map(|note| note.text));
 
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));

@@ -136,7 +136,7 @@ impl ServiceTask {
 
     fn find_holder(&self, before: &[(i32, ObjectRef)]) -> Option<Holder> {
         holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
-            let status = self.statuses.get(key)?;
+            let status = self.observed.statuses.get(key)?;
             Some(State {
                 sync: status.sync,
                 health: status.health,
@@ -147,7 +147,7 @@ impl ServiceTask {
 
     /// Records on each waiting object what it waits for.
     pub(super) fn record_barrier(&mut self) {
-        let Some(barrier) = &self.barrier else { return };
+        let Some(barrier) = &self.progress.barrier else { return };
         let (held, holder, message) = (barrier.held.clone(), barrier.holder.clone(), barrier.explain_to_held());
         for object in &held {
             self.set_waiting(object, &holder.object, message.clone());
@@ -157,7 +157,7 @@ impl ServiceTask {
     /// Called when objects' health has changed: whether the waiting waves may begin. They may now wait for another
     /// object.
     pub(super) fn pass_barrier(&mut self) -> bool {
-        let Some(barrier) = self.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else {
+        let Some(barrier) = self.progress.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else {
             return false;
         };
         let Some(holder) = self.find_holder(&barrier.before) else {
@@ -165,13 +165,13 @@ impl ServiceTask {
         };
         let changed = holder != barrier.holder;
         let has_failed = holder.is_stuck && !barrier.holder.is_stuck;
-        let barrier = self.barrier.insert(Barrier { holder, ..barrier });
-        if changed && let Some((digest, outcome, _)) = self.attempted.clone() {
+        let barrier = self.progress.barrier.insert(Barrier { holder, ..barrier });
+        if changed && let Some((digest, outcome, _)) = self.progress.last.clone() {
             let (now, message) = (barrier.outcome(), barrier.explain());
             self.record_barrier();
             // The following attempt reports what else went wrong.
             if matches!(outcome, Outcome::Applying) || now == Outcome::Failed {
-                self.attempted = Some((digest, now, message));
+                self.progress.last = Some((digest, now, message));
             }
         }
         self.ask_unwatched();
@@ -181,11 +181,11 @@ impl ServiceTask {
 
     /// Reads what is waited for again where no watch covers it, at growing intervals.
     fn ask_unwatched(&mut self) {
-        let (Some(barrier), Some(account)) = (&self.barrier, self.account()) else {
+        let (Some(barrier), Some(account)) = (&self.progress.barrier, self.account()) else {
             return;
         };
         let is_open = |object: &ObjectRef| {
-            let status = self.statuses.get(&ObjectKey::from(object));
+            let status = self.observed.statuses.get(&ObjectKey::from(object));
             status.is_some_and(|status| status.sync == SyncState::Synced && status.health != Health::Current)
         };
         let is_watched = |object: &ObjectRef| {

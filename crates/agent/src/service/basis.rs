@@ -14,7 +14,8 @@ use farwater_fleet::{
     hooks::{Occasion, Record, version_of},
     origin::Origin,
     plan::{
-        Again, Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve,
+        Again, Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Render, RenderedObject,
+        Resolved, Terms, plan, resolve,
     },
     test_jobs::render_tests,
     transfer::{Transfers, may_transfer},
@@ -32,6 +33,7 @@ use crate::{
     lookup::{Lookup, Query},
     render::{ClusterAsker, kept::key_of},
     sealed::Access,
+    sops::Opened,
     tombstones::Tombstones,
 };
 
@@ -145,109 +147,145 @@ impl Basis<'_> {
         let agent = self.agent;
         let identity = agent.identity();
         let caller = agent.caller(&identity);
-        let archive = agent
-            .bundles
-            .open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes)
-            .await;
-        let archive = archive.map_err(|e| Stopped(chain(&e)))?;
-        let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
-
-        let last = before.deployment;
         let access = Access {
             shelf,
             hub: &agent.hub,
             caller: &caller,
             kubernetes: &agent.kubernetes,
-            last,
-        };
-        let parameters = agent
-            .sealed
-            .open_parameters(&self.service.uid, deployment, access)
-            .await;
-        let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
-        let reads_cluster = parameters
-            .as_ref()
-            .is_some_and(|parameters| !parameters.from_cluster.is_empty());
-        if let Some(parameters) = &mut parameters {
-            let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
-            filled.map_err(|e| Stopped(chain(&e)))?;
-        }
-
-        let stated = (deployment.target_namespace.as_str(), &deployment.configuration);
-        let mut handed = Handed::of(parameters, self.service, stated, &identity.cluster);
-        handed.veil.join(&opened.veil);
-        let cluster = ClusterAsker {
-            kubernetes: &agent.kubernetes,
-            kinds: &agent.kinds,
-            account: &deployment.ceiling.service_account,
+            last: before.deployment,
         };
 
-        let of = (self.service.name.as_str(), occasion_of(deployment, before));
-        let key = key_of(&opened.archive, deployment, handed.values());
-        let explain = |error: ApiError| Stopped(format!("keep the generated values of its charts: {}", chain(&error)));
-        let kept = match key {
-            Some(key) => agent
-                .kept_renders
-                .find(&agent.kubernetes, &self.service.uid, key)
-                .await
-                .map_err(explain)?,
-            None => None,
-        };
-        let is_kept = kept.is_some();
-        let mut render = match kept {
-            Some(kept) => kept,
-            None => {
-                agent
-                    .renderers
-                    .render((&opened, false), &handed, deployment, of, &cluster)
-                    .await
-            }
-        };
-        opened.check(&mut render);
-        // A second render shows which values a chart generates, so that the plan can name them.
-        let mut again = match key {
-            Some(_) if shelf == Shelf::Passing && !is_kept && render.errors.is_empty() => {
-                let again = agent
-                    .renderers
-                    .render((&opened, true), &handed, deployment, of, &cluster)
-                    .await;
-                Some(again).filter(|again| again.errors.is_empty())
-            }
-            _ => None,
-        };
-        if let (Some(key), Shelf::Kept, false) = (key, shelf, is_kept) {
-            // The next attempt would generate other values.
-            if let Some(error) = render.errors.first() {
-                return Err(Stopped(error.clone()));
-            }
-            let keeping = agent
-                .kept_renders
-                .keep(&agent.kubernetes, &self.service.uid, key, &render);
-            keeping.await.map_err(explain)?;
-        }
-
+        let opened = self.open_bundle(deployment, access).await?;
+        let (handed, reads_cluster) = self.open_values(deployment, &opened, access).await?;
+        let occasion = occasion_of(deployment, before);
+        let (mut render, mut again) = self.render(deployment, (&opened, &handed), occasion, shelf).await?;
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
-        let mut beside = render_tests(&self.service.name, &deployment.tests);
-        let secrets = agent
-            .sealed
-            .open(&self.service.uid, deployment, access)
-            .await
-            .map_err(|e| Stopped(chain(&e)))?;
-        beside.extend(crate::sealed::render(secrets, &deployment.target_namespace));
+
+        let beside = self.render_beside(deployment, access).await?;
         if let Some(again) = &mut again {
             again.objects.extend(beside.iter().cloned());
         }
         render.objects.extend(beside);
         let errors = render.errors.clone();
+
+        let mut resolved = self.resolve(deployment, render, again).await?;
+        (resolved.veil, resolved.reads_cluster, resolved.sees_occasion) = (veil, reads_cluster, sees_occasion);
+        Ok((resolved, errors))
+    }
+
+    /// The bundle, with its encrypted files decrypted.
+    async fn open_bundle(&self, deployment: &Deployment, access: Access<'_>) -> Result<Opened, Stopped> {
+        let Access { shelf, hub, caller, .. } = access;
+        let bundles = &self.agent.bundles;
+        let archive = bundles.open(deployment, shelf, hub, caller, access.kubernetes).await;
+        let archive = archive.map_err(|e| Stopped(chain(&e)))?;
+        crate::sops::open(archive, caller.identity).map_err(|e| Stopped(chain(&e)))
+    }
+
+    /// The values for the templates, and whether some of them come from the cluster's Secrets.
+    async fn open_values(
+        &self,
+        deployment: &Deployment,
+        opened: &Opened,
+        access: Access<'_>,
+    ) -> Result<(Handed, bool), Stopped> {
+        let sealed = &self.agent.sealed;
+        let parameters = sealed.open_parameters(&self.service.uid, deployment, access).await;
+        let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
+        let reads_cluster = parameters
+            .as_ref()
+            .is_some_and(|parameters| !parameters.from_cluster.is_empty());
+        if let Some(parameters) = &mut parameters {
+            let filled = crate::cluster_secrets::fill(access.kubernetes, deployment, parameters).await;
+            filled.map_err(|e| Stopped(chain(&e)))?;
+        }
+
+        let stated = (deployment.target_namespace.as_str(), &deployment.configuration);
+        let mut handed = Handed::of(parameters, self.service, stated, &access.caller.identity.cluster);
+        handed.veil.join(&opened.veil);
+        Ok((handed, reads_cluster))
+    }
+
+    /// The render of the bundle, or the kept one of an earlier attempt. For a preview also a second render, which shows
+    /// which values a chart generates, so that the plan can name them.
+    async fn render(
+        &self,
+        deployment: &Deployment,
+        (opened, handed): (&Opened, &Handed),
+        occasion: Occasion,
+        shelf: Shelf,
+    ) -> Result<(Render, Option<Render>), Stopped> {
+        let Agent {
+            kubernetes,
+            kinds,
+            renderers,
+            kept_renders,
+            ..
+        } = self.agent;
+        let uid = &self.service.uid;
+        let explain = |error: ApiError| Stopped(format!("keep the generated values of its charts: {}", chain(&error)));
+        let key = key_of(&opened.archive, deployment, handed.values());
+        if let Some(key) = key
+            && let Some(mut kept) = kept_renders.find(kubernetes, uid, key).await.map_err(explain)?
+        {
+            opened.check(&mut kept);
+            return Ok((kept, None));
+        }
+
+        let account = &deployment.ceiling.service_account;
+        let cluster = ClusterAsker {
+            kubernetes,
+            kinds,
+            account,
+        };
+        let of = (self.service.name.as_str(), occasion);
+        let run = |uncached| renderers.render((opened, uncached), handed, deployment, of, &cluster);
+        let mut render = run(false).await;
+        opened.check(&mut render);
+
+        match (key, shelf) {
+            (Some(_), Shelf::Passing) if render.errors.is_empty() => {
+                let again = run(true).await;
+                Ok((render, Some(again).filter(|again| again.errors.is_empty())))
+            }
+            (Some(key), Shelf::Kept) => {
+                // The next attempt would generate other values.
+                if let Some(error) = render.errors.first() {
+                    return Err(Stopped(error.clone()));
+                }
+                let keeping = kept_renders.keep(kubernetes, uid, key, &render);
+                keeping.await.map_err(explain)?;
+                Ok((render, None))
+            }
+            _ => Ok((render, None)),
+        }
+    }
+
+    /// The objects that come from the service's entry and not from its bundle: tests and Secrets.
+    async fn render_beside(&self, deployment: &Deployment, access: Access<'_>) -> Result<Vec<RenderedObject>, Stopped> {
+        let mut beside = render_tests(&self.service.name, &deployment.tests);
+        let secrets = self.agent.sealed.open(&self.service.uid, deployment, access).await;
+        let secrets = secrets.map_err(|e| Stopped(chain(&e)))?;
+        beside.extend(crate::sealed::render(secrets, &deployment.target_namespace));
+        Ok(beside)
+    }
+
+    /// Resolves a render and its repetition, after learning the scopes of the kinds in it.
+    async fn resolve(
+        &self,
+        deployment: &Deployment,
+        render: Render,
+        again: Option<Render>,
+    ) -> Result<Resolved, Stopped> {
+        let Agent { kinds, kubernetes, .. } = self.agent;
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
-        agent
-            .kinds
-            .learn(&agent.kubernetes, wanted.iter().cloned())
+        kinds
+            .learn(kubernetes, wanted.iter().cloned())
             .await
             .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
-        let scopes = agent.kinds.scopes(wanted);
+        let scopes = kinds.scopes(wanted);
 
         let terms = Terms {
             target_namespace: &deployment.target_namespace,
@@ -256,8 +294,7 @@ impl Basis<'_> {
         };
         let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
         resolved.again = again.map(|again| Again::of(resolve(again, &self.service.uid, terms, &scopes)));
-        (resolved.veil, resolved.reads_cluster, resolved.sees_occasion) = (veil, reads_cluster, sees_occasion);
-        Ok((resolved, errors))
+        Ok(resolved)
     }
 
     /// Looks up the objects that no watch keeps up to date.

@@ -126,6 +126,7 @@ impl ServiceTask {
                 && children::may_explain(&status.object.group, &status.object.kind, &status.object.namespace)
         };
         let mut open: Vec<(&ObjectKey, Health)> = self
+            .observed
             .statuses
             .iter()
             .filter(|(_, status)| is_open(status))
@@ -176,7 +177,7 @@ impl ServiceTask {
         };
         let is_settled = looked.as_ref().is_some_and(|looked| looked.waits_for_consumer);
         let changed = self.causes.note(key, looked.map(|looked| shorten(&looked.text)));
-        if is_settled && let Some(status) = self.statuses.get_mut(key) {
+        if is_settled && let Some(status) = self.observed.statuses.get_mut(key) {
             status.health = Health::Current;
             status.message = WAITS_FOR_CONSUMER.to_owned();
             self.causes.known.remove(key);

@@ -201,19 +201,23 @@ impl ServiceTask {
         let hooks = &resolved.hooks;
         for phase in [HookPhase::PostSync, HookPhase::Test] {
             // The hooks of an unreadable source are unknown.
-            if self.barrier.is_some() || self.hooks.is_held || !resolved.complete {
+            if self.progress.barrier.is_some() || self.hooks.is_held || !resolved.complete {
                 break;
             }
             if self.is_new(hooks, phase, deployment, i32::MAX) {
                 let unhealthy = self.stop_before(i32::MAX, resolved, plan).await;
-                self.barrier = unhealthy.map(|barrier| barrier.before_phase(phase));
+                self.progress.barrier = unhealthy.map(|barrier| barrier.before_phase(phase));
             }
-            if self.barrier.is_none() {
-                self.barrier = self.run_phase(&executor, deployment, hooks, phase, i32::MAX).await?;
+            if self.progress.barrier.is_none() {
+                self.progress.barrier = self.run_phase(&executor, deployment, hooks, phase, i32::MAX).await?;
             }
         }
-        let is_refused = self.statuses.values().any(|status| status.sync == SyncState::Refused);
-        let is_stuck = is_refused || self.barrier.as_ref().is_some_and(Barrier::is_stuck);
+        let is_refused = self
+            .observed
+            .statuses
+            .values()
+            .any(|status| status.sync == SyncState::Refused);
+        let is_stuck = is_refused || self.progress.barrier.as_ref().is_some_and(Barrier::is_stuck);
         if is_stuck && !self.hooks.is_held {
             let stopped = self
                 .run_phase(&executor, deployment, hooks, HookPhase::SyncFail, i32::MAX)
@@ -224,8 +228,12 @@ impl ServiceTask {
         }
         self.remove_ended(&executor).await?;
         self.plan_look();
-        let is_waiting = self.statuses.values().any(|status| status.sync == SyncState::Waiting);
-        if self.barrier.is_none() && !is_stuck && !is_waiting && !self.hooks.is_held && resolved.complete {
+        let is_waiting = self
+            .observed
+            .statuses
+            .values()
+            .any(|status| status.sync == SyncState::Waiting);
+        if self.progress.barrier.is_none() && !is_stuck && !is_waiting && !self.hooks.is_held && resolved.complete {
             self.note_complete().await?;
         }
         Ok(())

@@ -41,6 +41,7 @@ impl ServiceTask {
             before.rules.cover(key.group(), key.kind()) || self.judges.rules.cover(key.group(), key.kind())
         };
         let known = self
+            .observed
             .statuses
             .keys()
             .cloned()

@@ -212,7 +212,7 @@ impl ServiceTask {
         });
         let offers: BTreeMap<ObjectKey, String> = offers.collect();
         // With the label of its new owner, its events no longer come to us.
-        self.live.retain(|key, _| !offers.contains_key(key));
+        self.observed.live.retain(|key, _| !offers.contains_key(key));
         let news = self.agent.leaving.offer(self.uid(), offers);
         let uids = self
             .agent

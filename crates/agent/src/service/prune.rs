@@ -89,12 +89,12 @@ impl ServiceTask {
                 self.forget(&key);
             }
             Deleted::Going => {
-                self.live.remove(&key);
+                self.observed.live.remove(&key);
                 let message = Keep::Deleting.to_string();
                 self.set_status(object, SyncState::Synced, Health::Terminating, message);
             }
             Deleted::Refused(error) => {
-                self.live.remove(&key);
+                self.observed.live.remove(&key);
                 let sync = if error.is_passing() {
                     SyncState::Waiting
                 } else {
@@ -104,7 +104,7 @@ impl ServiceTask {
             }
             Deleted::Kept(keep) => {
                 tracing::warn!(service = %self.name(), %object, %keep, "not deleted");
-                self.live.remove(&key);
+                self.observed.live.remove(&key);
                 self.set_status(object, SyncState::Synced, Health::Unknown, keep.to_string());
             }
             Deleted::Waits(obstacle) => {
@@ -120,13 +120,13 @@ impl ServiceTask {
         let inventory = &mut self.stored.inventory;
         inventory.held = HeldSet::after(inventory.held.take(), prune);
         let earlier = inventory.held.as_ref().map(HeldSet::earlier).unwrap_or_default();
-        self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
+        self.held.prune = prune.held().map(|held| HeldPrune { earlier, ..held });
     }
 
     /// A newer version decides about the objects that it kept from being deleted. The same version finishes its
     /// deletions.
     fn spare(&mut self, deletes: &[Candidate]) {
-        let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
+        let attempted = self.progress.last.as_ref().map(|(digest, ..)| *digest);
         if attempted == Some(self.assignments.borrow().digest) {
             return;
         }
@@ -144,13 +144,13 @@ impl ServiceTask {
 
     /// Counts the contents of held objects, once per plan.
     pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
-        let Some(held) = &mut self.held else { return };
-        let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
+        let Some(held) = &mut self.held.prune else { return };
+        let known = self.held.previewed.take().filter(|(digest, _)| *digest == held.digest);
         let contents = match known {
             Some((_, contents)) => contents,
             None => count_contents(&self.agent.kubernetes, account, &prune.candidates).await,
         };
         held.contents.clone_from(&contents);
-        self.previewed = Some((held.digest, contents));
+        self.held.previewed = Some((held.digest, contents));
     }
 }

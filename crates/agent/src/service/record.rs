@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
+        Cause, Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
         differences::explain_overruled,
     },
     prune::PrunePlan,
@@ -41,49 +41,19 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done {
-                    live,
-                    health:
-                        Judgement {
-                            health,
-                            message,
-                            again,
-                            is_done,
-                        },
-                    notice,
-                } => {
-                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
-                    if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
-                        entry.uid = Some(live.uid.clone());
-                        entry.hash = Some(object.hash);
-                        entry.fields = live.fields;
-                        (entry.done, entry.incomplete) = (*is_done, false);
-                        entry.overruled.clone_from(&notice.overruled);
-                    }
-                    self.live.insert(change.object.clone(), Live::Present(live.clone()));
-                    let mut message = message.clone();
-                    if change.cause.is_adoption() {
-                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
-                        if message.is_empty() {
-                            message = "adopted: it existed before, owned by no service".to_owned();
-                        }
-                    }
-                    self.set_status(&object.object, SyncState::Synced, *health, message);
-                    self.set_note(&change.object, Some(notice));
-                    if let Some(again) = again {
-                        self.health.ask_within(change.object.clone(), *again);
-                    }
+                Applied::Done { live, health, notice } => {
+                    self.record_applied(object, change.cause, live, health, notice)
                 }
                 Applied::Refused(message) => {
                     // A field may be named by its key, which may be secret.
-                    let error = self.veil.conceal(message);
+                    let error = self.last_applied.veil.conceal(message);
                     tracing::warn!(service = %self.name(), object = %object.object, error, "refused");
                     // Only a lookup shows its present state.
-                    self.live.remove(&change.object);
+                    self.observed.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
                 }
                 Applied::Waiting(message) => {
-                    self.live.remove(&change.object);
+                    self.observed.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Waiting, Health::Unknown, message.clone());
                 }
                 Applied::Superseded => {}
@@ -91,11 +61,43 @@ impl ServiceTask {
         }
     }
 
+    fn record_applied(
+        &mut self,
+        object: &ResolvedObject,
+        cause: Cause,
+        live: &LiveObject,
+        judgement: &Judgement,
+        notice: &Notice,
+    ) {
+        tracing::debug!(service = %self.name(), object = %object.object, ?cause, "applied");
+        let key = object.key();
+        if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
+            entry.uid = Some(live.uid.clone());
+            entry.hash = Some(object.hash);
+            entry.fields = live.fields;
+            (entry.done, entry.incomplete) = (judgement.is_done, false);
+            entry.overruled.clone_from(&notice.overruled);
+        }
+        self.observed.live.insert(key.clone(), Live::Present(live.clone()));
+        let mut message = judgement.message.clone();
+        if cause.is_adoption() {
+            tracing::info!(service = %self.name(), object = %object.object, "adopted");
+            if message.is_empty() {
+                message = "adopted: it existed before, owned by no service".to_owned();
+            }
+        }
+        self.set_status(&object.object, SyncState::Synced, judgement.health, message);
+        self.set_note(&key, Some(notice));
+        if let Some(again) = judgement.again {
+            self.health.ask_within(key, again);
+        }
+    }
+
     pub(super) fn record_unchanged(&mut self, objects: &Objects<'_>, plan: &Plan) {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
             let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
-            if matches!(self.live.get(key), Some(Live::Absent)) {
+            if matches!(self.observed.live.get(key), Some(Live::Absent)) {
                 // A failed Job may have gone too, so an end that was not seen is no success: later waves wait for it.
                 let (health, message) = match is_done {
                     true => (Health::Current, "completed, and gone by its ttlSecondsAfterFinished"),
@@ -114,7 +116,7 @@ impl ServiceTask {
     /// Records an object as desired. If `may_be_read`, its health is read.
     fn set_as_desired(&mut self, object: &ObjectRef, may_be_read: bool) {
         let key = ObjectKey::from(object);
-        match self.statuses.get(&key) {
+        match self.observed.statuses.get(&key) {
             // The last status of an unknown object may say that it left the source, which now states it again.
             Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
             _ if may_be_read && self.may_change(&object.group, &object.kind) => {
@@ -138,14 +140,14 @@ impl ServiceTask {
                     if let Some(entry) = self.stored.inventory.entries.get_mut(key) {
                         entry.fields = live.fields;
                     }
-                    self.live.insert(key.clone(), Live::Present(live));
+                    self.observed.live.insert(key.clone(), Live::Present(live));
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
                     self.set_note(key, None);
                     self.health.ask_now(key.clone());
                     continue;
                 }
                 Ok(Inspected::Differs { live, health, fields }) => {
-                    self.live.insert(key.clone(), Live::Present(live));
+                    self.observed.live.insert(key.clone(), Live::Present(live));
                     (health, format!("others changed it: {fields}"))
                 }
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
@@ -175,7 +177,7 @@ impl ServiceTask {
             .iter()
             .filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
         let left = left.map(|skip| (ObjectKey::from(&skip.object), skip.reason.to_string()));
-        self.remarks = remarks.chain(left).collect();
+        self.observed.remarks = remarks.chain(left).collect();
     }
 
     pub(super) fn record_skips(&mut self, plan: &Plan) {
@@ -186,7 +188,7 @@ impl ServiceTask {
                 // If this service never had the object, its health is unknown, and nothing waits for it.
                 SkipReason::Left(_) => {
                     let key = ObjectKey::from(&skip.object);
-                    let is_there = matches!(self.live.get(&key), Some(Live::Present(_)));
+                    let is_there = matches!(self.observed.live.get(&key), Some(Live::Present(_)));
                     let is_ours = self.stored.inventory.entries.contains_key(&key);
                     self.set_as_desired(&skip.object, is_there && is_ours);
                     continue;
@@ -196,12 +198,13 @@ impl ServiceTask {
             let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
             // In a fight, the fields that were last taken over show what it is about.
             let note = self
+                .observed
                 .statuses
                 .get(&key)
                 .filter(|_| is_fought)
                 .map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
-            if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
+            if let (Some(note), Some(status)) = (note, self.observed.statuses.get_mut(&key)) {
                 status.note = note;
             }
         }
@@ -221,7 +224,7 @@ impl ServiceTask {
         resolved: &Resolved,
         deployment: &Deployment,
     ) {
-        if let Some(held) = self.held.clone() {
+        if let Some(held) = self.held.prune.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
             for candidate in &prune.candidates {
                 let message = format!("left the source; its deletion waits for an approval: {}", held.reason);
@@ -256,11 +259,13 @@ impl ServiceTask {
         let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
         let entries = &self.stored.inventory.entries;
         let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
-        self.statuses
+        self.observed
+            .statuses
             .retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
 
         let leaving = entries.keys().any(|key| !stated.contains(key));
         let unfinished = self
+            .observed
             .statuses
             .values()
             .any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
@@ -274,7 +279,7 @@ impl ServiceTask {
 
     /// Since when an object is being deleted, and what the deletion waits for. Empty: it is not.
     pub(super) fn ending(&self, key: &ObjectKey) -> String {
-        match self.live.get(key) {
+        match self.observed.live.get(key) {
             Some(Live::Present(LiveObject {
                 ending: Some(ending), ..
             })) => format!(" {ending}"),
@@ -284,7 +289,7 @@ impl ServiceTask {
 
     /// Sets the message that an object has beside its health.
     fn add_note(&mut self, key: &ObjectKey, note: String) {
-        if let Some(status) = self.statuses.get_mut(key) {
+        if let Some(status) = self.observed.statuses.get_mut(key) {
             status.note = note;
         }
     }
@@ -301,7 +306,7 @@ impl ServiceTask {
             .get(key)
             .filter(|entry| !entry.overruled.is_empty());
         let overruled = entry.map(|entry| explain_overruled(&entry.overruled));
-        if let Some(status) = self.statuses.get_mut(key) {
+        if let Some(status) = self.observed.statuses.get_mut(key) {
             status.note = taken
                 .into_iter()
                 .chain(whole)

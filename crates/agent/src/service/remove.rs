@@ -4,10 +4,11 @@ use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL,
     hooks::HookPhase,
     objects::{Health, Outcome, SyncState},
+    protocol::ServiceAccount,
 };
 use farwater_fleet::{
     ownership::proven_owner,
-    plan::{GroupVersionKind, Keep, Live, ObjectKey, plan_removal},
+    plan::{GroupVersionKind, Keep, Live, ObjectKey, Plan, plan_removal},
     prune::{Purpose, Verdict},
 };
 use serde_json::json;
@@ -36,20 +37,25 @@ impl ServiceTask {
         }
 
         let transfers = self.transfers();
-        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
+        let plan = plan_removal(
+            self.uid(),
+            &self.stored.inventory,
+            &self.observed.live,
+            approved,
+            &transfers,
+        );
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis {
             agent: &agent,
             service: &service,
         };
         let executor = basis.executor(&account, self.supersession());
-        let prune = plan.prune.clone();
-        if !matches!(prune.verdict, Verdict::Hold(_))
+        if !matches!(plan.prune.verdict, Verdict::Hold(_))
             && let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PreDelete, digest).await
         {
             return ended;
         }
-        match self.prune(&executor, &plan, &prune, Purpose::Removal).await {
+        match self.prune(&executor, &plan, &plan.prune, Purpose::Removal).await {
             Ok(true) => {}
             Ok(false) => return Ended::Superseded,
             Err(error) => {
@@ -57,29 +63,10 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
-        self.note_held(&prune);
-        self.record_removal(&plan);
-        self.announce(std::iter::empty(), true);
-        self.note_kept(&plan);
-        self.release_protected(&plan, &account).await;
-        self.offer(&plan);
-        self.preview(&account, &prune).await;
-        if let Some(held) = self.held.clone() {
-            for candidate in &prune.candidates {
-                let message = format!("its deletion waits for an approval: {}", held.reason);
-                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
-            }
-        }
+        self.record_prune(&plan, &account).await;
 
         if self.stored.inventory.entries.is_empty() {
-            if let Some(ended) = self
-                .run_hooks_of_removal(&executor, HookPhase::PostDelete, digest)
-                .await
-            {
-                return ended;
-            }
-            self.dismiss_hooks(&executor).await;
-            return self.removed(digest).await;
+            return self.finish_removal(&executor, digest).await;
         }
         if let Err(error) = self.save_inventory().await {
             self.set_outcome(digest, Outcome::Failed, error.0);
@@ -87,10 +74,36 @@ impl ServiceTask {
         }
 
         let left = self.stored.inventory.entries.len();
-        let failed = self.statuses.values().any(|s| s.sync == SyncState::Refused);
+        let failed = self.observed.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
         self.set_outcome(digest, outcome, format!("{left} objects are still to go"));
         Ended::Settled { retry: true }
+    }
+
+    /// Records which objects are gone, kept, offered to others or held, and shows it in their statuses.
+    async fn record_prune(&mut self, plan: &Plan, account: &ServiceAccount) {
+        self.note_held(&plan.prune);
+        self.record_removal(plan);
+        self.announce(std::iter::empty(), true);
+        self.note_kept(plan);
+        self.release_protected(plan, account).await;
+        self.offer(plan);
+        self.preview(account, &plan.prune).await;
+        if let Some(held) = self.held.prune.clone() {
+            for candidate in &plan.prune.candidates {
+                let message = format!("its deletion waits for an approval: {}", held.reason);
+                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
+            }
+        }
+    }
+
+    /// Runs the last hooks once no object is left.
+    async fn finish_removal(&mut self, executor: &Executor<'_>, digest: Digest) -> Ended {
+        if let Some(ended) = self.run_hooks_of_removal(executor, HookPhase::PostDelete, digest).await {
+            return ended;
+        }
+        self.dismiss_hooks(executor).await;
+        self.removed(digest).await
     }
 
     /// None: the hooks have succeeded. A failed one holds the removal. With policy Orphan no hook runs.
@@ -135,7 +148,9 @@ impl ServiceTask {
             match self.release(&key, &account).await {
                 Ok(stays) => {
                     let entry = self.stored.inventory.entries.get(&key).filter(|_| stays);
-                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
+                    self.observed
+                        .left_behind
+                        .extend(entry.map(|entry| entry.object.clone()));
                     self.forget(&key);
                 }
                 Err(error) => {
@@ -166,12 +181,8 @@ impl ServiceTask {
     }
 
     /// Removes our marks. Returns whether there was an object that had them.
-    async fn release(
-        &self,
-        key: &ObjectKey,
-        account: &farwater_api::protocol::ServiceAccount,
-    ) -> Result<bool, ApiError> {
-        let live = match self.live.get(key) {
+    async fn release(&self, key: &ObjectKey, account: &ServiceAccount) -> Result<bool, ApiError> {
+        let live = match self.observed.live.get(key) {
             Some(Live::Present(live)) => live,
             Some(Live::Absent) => return Ok(false),
             Some(Live::Unknown(message) | Live::Forbidden(message)) => {
@@ -203,16 +214,12 @@ impl ServiceTask {
         }
     }
 
-    async fn look_up_all(&mut self, account: &farwater_api::protocol::ServiceAccount) {
-        self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
+    async fn look_up_all(&mut self, account: &ServiceAccount) {
+        self.observed.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
     /// Removes our marks from protected objects, which stay in the cluster.
-    async fn release_protected(
-        &mut self,
-        plan: &farwater_fleet::plan::Plan,
-        account: &farwater_api::protocol::ServiceAccount,
-    ) {
+    async fn release_protected(&mut self, plan: &Plan, account: &ServiceAccount) {
         for (key, keep) in plan
             .kept
             .iter()
@@ -222,7 +229,9 @@ impl ServiceTask {
                 Ok(stays) => {
                     tracing::warn!(service = %self.name(), object = %key, why = %keep, "stays without its service");
                     let entry = self.stored.inventory.entries.get(key).filter(|_| stays);
-                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
+                    self.observed
+                        .left_behind
+                        .extend(entry.map(|entry| entry.object.clone()));
                     self.forget(key);
                 }
                 Err(error) => {
@@ -240,7 +249,7 @@ impl ServiceTask {
         }
     }
 
-    fn record_removal(&mut self, plan: &farwater_fleet::plan::Plan) {
+    fn record_removal(&mut self, plan: &Plan) {
         for (key, keep) in &plan.kept {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
@@ -258,9 +267,9 @@ impl ServiceTask {
 
     /// Reports that nothing is left of the service, or names the objects that are.
     async fn removed(&mut self, digest: Digest) -> Ended {
-        self.statuses.clear();
-        self.remarks.clear();
-        self.held = None;
+        self.observed.statuses.clear();
+        self.observed.remarks.clear();
+        self.held.prune = None;
         self.watch_nothing();
         let agent = self.agent.clone();
 
@@ -280,7 +289,7 @@ impl ServiceTask {
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");
-        let left = std::mem::take(&mut self.left_behind);
+        let left = std::mem::take(&mut self.observed.left_behind);
         let names: Vec<String> = left.iter().map(ToString::to_string).collect();
         let message = match names.as_slice() {
             [] => String::new(),

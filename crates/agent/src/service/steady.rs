@@ -124,14 +124,14 @@ impl ServiceTask {
                 () = sleep_until(attempt_at.unwrap_or(now)), if attempt_at.is_some() => {
                     return ControlFlow::Continue(());
                 }
-                () = sleep_until(self.window_at.unwrap_or(now)), if self.window_at.is_some() => {
+                () = sleep_until(self.progress.window_at.unwrap_or(now)), if self.progress.window_at.is_some() => {
                     if self.look_at_window() {
                         return ControlFlow::Continue(());
                     }
                 }
                 () = sleep_until(look_at) => {
                     // Objects without a watch must be looked up.
-                    if self.reads_cluster || self.is_blind() {
+                    if self.last_applied.reads_cluster || self.is_blind() {
                         return ControlFlow::Continue(());
                     }
                     look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
@@ -149,16 +149,24 @@ impl ServiceTask {
                 }
                 () = sleep_until(causes_at.unwrap_or(now)), if causes_at.is_some() => self.begin_looks(),
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
-                    let due = self.health.take_due(Instant::now());
-                    self.read_health(due).await;
-                    if self.pass_barrier() {
+                    if self.look_at_health().await {
                         return ControlFlow::Continue(());
                     }
-                    self.follow_health();
-                    self.send_report();
                 }
             }
         }
+    }
+
+    /// Reads the health of the objects that are due, and reports it. Returns whether a new attempt is needed.
+    async fn look_at_health(&mut self) -> bool {
+        let due = self.health.take_due(Instant::now());
+        self.read_health(due).await;
+        if self.pass_barrier() {
+            return true;
+        }
+        self.follow_health();
+        self.send_report();
+        false
     }
 
     /// Whether changes of some objects are not observed.
@@ -180,14 +188,14 @@ impl ServiceTask {
             self.hear_of_rules();
         }
         let mut drifted = pending.retry;
-        if pending.rules && self.window_at.is_some() {
+        if pending.rules && self.progress.window_at.is_some() {
             // A waiting change may begin now.
             drifted |= self.look_at_window();
         }
         let (mut left, mut last) = (Vec::new(), BTreeMap::new());
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
-            left.extend(missing_from(listed, &self.live));
+            left.extend(missing_from(listed, &self.observed.live));
         }
         for (key, event) in pending.events {
             if !self.stored.inventory.entries.contains_key(&key) {
@@ -213,7 +221,7 @@ impl ServiceTask {
 
     /// Stores an observed state of our object, and its last other writer. Returns whether the object drifted.
     fn see(&mut self, key: &ObjectKey, live: LiveObject, writer: Option<Box<Writer>>) -> bool {
-        if let Some(Live::Present(known)) = self.live.get(key)
+        if let Some(Live::Present(known)) = self.observed.live.get(key)
             && known.uid == live.uid
             && !is_newer(&live.resource_version, &known.resource_version)
         {
@@ -226,18 +234,22 @@ impl ServiceTask {
         let object = entry.object.clone();
         // A person excluded the object, or ended that.
         let is_turned = matches!(
-            self.live.get(key),
+            self.observed.live.get(key),
             Some(Live::Present(known)) if known.uid == live.uid && known.protection.left != live.protection.left
         );
 
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
-        let sync = self.statuses.get(key).map(|s| s.sync);
+        let sync = self.observed.statuses.get(key).map(|s| s.sync);
         let (desired, drifted) = (sync == Some(SyncState::Synced), sync == Some(SyncState::Drifted));
-        self.live.insert(key.clone(), Live::Present(live));
+        self.observed.live.insert(key.clone(), Live::Present(live));
         if deleting {
-            let message = self.statuses.get(key).map_or_else(String::new, |s| s.message.clone());
-            let sync = self.statuses.get(key).map_or(SyncState::Synced, |s| s.sync);
+            let message = self
+                .observed
+                .statuses
+                .get(key)
+                .map_or_else(String::new, |s| s.message.clone());
+            let sync = self.observed.statuses.get(key).map_or(SyncState::Synced, |s| s.sync);
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
@@ -252,7 +264,7 @@ impl ServiceTask {
         if is_turned || (drifted && as_applied) {
             return true;
         }
-        if !as_applied && desired && !self.unobserved.contains(key) {
+        if !as_applied && desired && !self.last_applied.unobserved.contains(key) {
             let by = writer
                 .as_ref()
                 .map_or_else(|| "unknown".to_owned(), ToString::to_string);
@@ -295,7 +307,7 @@ impl ServiceTask {
             match answer {
                 Some((Live::Present(live), writer)) => {
                     // Ignore its version, because the watch has seen it leave.
-                    self.live.remove(key);
+                    self.observed.live.remove(key);
                     drifted |= self.see(key, live, writer);
                 }
                 Some((missing, _)) => {
@@ -306,7 +318,7 @@ impl ServiceTask {
                 // The attempt of the newer version looks it up.
                 None => {
                     self.note_end(key, last.get(key));
-                    self.live.remove(key);
+                    self.observed.live.remove(key);
                     drifted = true;
                 }
             }
@@ -328,6 +340,7 @@ impl ServiceTask {
     fn miss(&mut self, key: &ObjectKey, missing: Live) {
         tracing::info!(service = %self.name(), object = %key, "gone or not readable");
         let synced = self
+            .observed
             .statuses
             .get(key)
             .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
@@ -336,7 +349,7 @@ impl ServiceTask {
         if synced && !is_done && missing == Live::Absent {
             self.fights.note(key, Instant::now(), None);
         }
-        self.live.insert(key.clone(), missing);
+        self.observed.live.insert(key.clone(), missing);
     }
 
     /// Reads the health of objects that were found as desired after a start, before the first report.
@@ -371,49 +384,56 @@ impl ServiceTask {
         };
         let mut done = false;
         for (key, answer) in answers {
-            let Some(status) = self.statuses.get_mut(&key) else {
-                continue;
-            };
-            let before = (status.health, status.message.clone());
-            match answer {
-                Ok(Judgement {
-                    health,
-                    message,
-                    again,
-                    is_done,
-                }) => {
-                    status.health = health;
-                    if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
-                        let has_failed = is_job(&key) && health == Health::Failed;
-                        done |= (is_done && !entry.done) || (has_failed && !entry.incomplete);
-                        entry.done |= is_done;
-                        entry.incomplete = !entry.done && (entry.incomplete || has_failed);
-                    }
-                    if status.sync == SyncState::Synced {
-                        status.message = crate::messages::shorten(&message);
-                    }
-                    if let Some(again) = again {
-                        self.health.ask_within(key.clone(), again);
-                    }
-                }
-                Err(error) if error.is_not_found() => {}
-                Err(error) => {
-                    status.health = Health::Unknown;
-                    status.message = error.to_string();
-                    self.health.due.insert(key.clone(), now + LONGEST_HEALTH_PAUSE);
-                }
-            }
-            let changed = before != (status.health, status.message.clone());
-            if changed {
-                self.causes.hasten(&key);
-            }
-            self.health.note(&key, now, changed);
+            done |= self.hear_health(&key, answer, now);
         }
 
         // Save before the Job is deleted: nothing else shows that it has run.
         if done && let Err(error) = self.save_inventory().await {
             tracing::warn!(service = %self.name(), error = error.0, "the finished work could not be saved");
         }
+    }
+
+    /// Takes in an object's health. Returns whether the inventory must be saved.
+    fn hear_health(&mut self, key: &ObjectKey, answer: Result<Judgement, ApiError>, now: Instant) -> bool {
+        let Some(status) = self.observed.statuses.get_mut(key) else {
+            return false;
+        };
+        let mut done = false;
+        let before = (status.health, status.message.clone());
+        match answer {
+            Ok(Judgement {
+                health,
+                message,
+                again,
+                is_done,
+            }) => {
+                status.health = health;
+                if let Some(entry) = self.stored.inventory.entries.get_mut(key) {
+                    let has_failed = is_job(key) && health == Health::Failed;
+                    done = (is_done && !entry.done) || (has_failed && !entry.incomplete);
+                    entry.done |= is_done;
+                    entry.incomplete = !entry.done && (entry.incomplete || has_failed);
+                }
+                if status.sync == SyncState::Synced {
+                    status.message = crate::messages::shorten(&message);
+                }
+                if let Some(again) = again {
+                    self.health.ask_within(key.clone(), again);
+                }
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                status.health = Health::Unknown;
+                status.message = error.to_string();
+                self.health.due.insert(key.clone(), now + LONGEST_HEALTH_PAUSE);
+            }
+        }
+        let changed = before != (status.health, status.message.clone());
+        if changed {
+            self.causes.hasten(key);
+        }
+        self.health.note(key, now, changed);
+        done
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use farwater_api::{
-    deletion::{MAX_LISTED, Undone, Unrestored, requested_deletion},
+    deletion::{Deletion, MAX_LISTED, Undone, Unrestored, requested_deletion},
     objects::ObjectRef,
     protocol::{Deployment, ServiceAccount},
 };
@@ -60,7 +60,7 @@ impl ServiceTask {
 
     /// A service that is new here may have had a predecessor with its name.
     pub(super) async fn find_predecessor(&mut self) {
-        if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.attempted.is_some() {
+        if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.progress.last.is_some() {
             return;
         }
         match self.tombstones().newest().await {
@@ -71,26 +71,16 @@ impl ServiceTask {
 
     /// Answers a request once: what it restored, what it could not, and why. None: the attempt continues.
     pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<Option<Ended>, Stopped> {
-        let Some(request) = &deployment.undo else {
+        let Some((request, deletion)) = self.unanswered(deployment) else {
             return Ok(None);
         };
-        let Some(deletion) = self.stored.deletion.clone() else {
-            return Ok(None);
-        };
-        let is_answered = deletion
-            .undone
-            .as_ref()
-            .is_some_and(|undone| undone.request == *request);
-        if is_answered || requested_deletion(request) != Some(deletion.digest) {
-            return Ok(None);
-        }
         let loaded = self
             .tombstones()
             .load(deletion.digest)
             .await
             .map_err(|error| Stopped(chain(&error)))?;
         let mut undone = Undone {
-            request: request.clone(),
+            request: request.to_owned(),
             restored: 0,
             failed: 0,
             failures: Vec::new(),
@@ -101,7 +91,7 @@ impl ServiceTask {
                 let mut results = begun.map(|begun| begun.results).unwrap_or_default();
                 if !self.restore(states, deployment, &mut results).await {
                     self.undoing = Some(Undoing {
-                        request: request.clone(),
+                        request: request.to_owned(),
                         results,
                     });
                     return Ok(Some(Ended::Superseded));
@@ -130,6 +120,17 @@ impl ServiceTask {
         }
         self.save_inventory().await?;
         Ok(has_restored.then_some(Ended::Restored))
+    }
+
+    /// A request that has no answer yet, with the deletion that it names.
+    fn unanswered<'d>(&self, deployment: &'d Deployment) -> Option<(&'d str, Deletion)> {
+        let request = deployment.undo.as_deref()?;
+        let deletion = self.stored.deletion.clone()?;
+        let is_answered = deletion
+            .undone
+            .as_ref()
+            .is_some_and(|undone| undone.request == *request);
+        (!is_answered && requested_deletion(request) == Some(deletion.digest)).then_some((request, deletion))
     }
 
     /// Restores in the order of a sync, so that dependencies come first. Adds the result of each object that is not in

@@ -54,7 +54,9 @@ impl ServiceTask {
             return None;
         };
         let known = self.stored.deployment.as_ref();
-        if self.begun == Some(assignment.digest) || known.is_some_and(|known| is_same_change(known, deployment)) {
+        if self.progress.begun == Some(assignment.digest)
+            || known.is_some_and(|known| is_same_change(known, deployment))
+        {
             return None;
         }
         self.agent
@@ -64,7 +66,7 @@ impl ServiceTask {
 
     /// Keeps the running version, with the rights that apply now.
     pub(super) async fn wait_for_window(&mut self, digest: Digest, newer: &Deployment, closed: &Closed) -> Ended {
-        self.window_at = Some(self.next_look(closed));
+        self.progress.window_at = Some(self.next_look(closed));
         let note = Note::waiting(&closed.to_string());
         match self.stored.deployment.clone() {
             Some(mut deployment) => {
@@ -90,7 +92,7 @@ impl ServiceTask {
     /// Whether the waiting change may begin.
     pub(super) fn look_at_window(&mut self) -> bool {
         let closed = self.closed(&self.assignments.borrow());
-        self.window_at = closed.as_ref().map(|closed| self.next_look(closed));
+        self.progress.window_at = closed.as_ref().map(|closed| self.next_look(closed));
         closed.is_none()
     }
 }

@@ -81,22 +81,7 @@ fn cut(text: &str) -> &[u8] {
 /// second form, and no field is seen by one reader and not by another.
 pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), HeaderError> {
     use HeaderError::Format;
-    let take = |at: usize| bytes.get(at..at + BLOCK).ok_or(Format("it ends inside a header"));
-    let mut header = take(at)?;
-    let (mut data, mut pax) = (at + BLOCK, "");
-    if header[156] == b'x' {
-        let size = number(&header[124..136])
-            .filter(|n| *n <= 4 * MAX_PATH_BYTES)
-            .ok_or(Format("a bad pax size"))?;
-        let records = bytes
-            .get(data..data + size)
-            .ok_or(Format("it ends inside a pax header"))?;
-        pax = std::str::from_utf8(records).map_err(|_| Format("a pax header that is not UTF-8"))?;
-        let next = data + size.next_multiple_of(BLOCK);
-        header = take(next)?;
-        data = next + BLOCK;
-    }
-
+    let (header, pax, data) = find(bytes, at)?;
     let path = match pax_value(pax, "path") {
         Some(path) => path,
         None => text(&header[..NAME]).ok_or(Format("a name that is not UTF-8"))?,
@@ -136,12 +121,38 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
         },
     };
     let end = if header[156] == b'0' { data + size } else { data };
-    let next = end.next_multiple_of(BLOCK);
-    let padding = bytes.get(end..next).ok_or(Format("it ends inside a file"))?;
-    if padding.iter().any(|b| *b != 0) {
-        return Err(Format("padding that is not zero"));
+    Ok((path, item, pass_padding(bytes, end)?))
+}
+
+/// The header of the entry at `at`, its pax records, and where its data begins.
+fn find(bytes: &[u8], at: usize) -> Result<(&[u8], &str, usize), HeaderError> {
+    use HeaderError::Format;
+    let take = |at: usize| bytes.get(at..at + BLOCK).ok_or(Format("it ends inside a header"));
+    let (header, data) = (take(at)?, at + BLOCK);
+    if header[156] != b'x' {
+        return Ok((header, "", data));
     }
-    Ok((path, item, next))
+    let size = number(&header[124..136])
+        .filter(|n| *n <= 4 * MAX_PATH_BYTES)
+        .ok_or(Format("a bad pax size"))?;
+    let records = bytes
+        .get(data..data + size)
+        .ok_or(Format("it ends inside a pax header"))?;
+    let pax = std::str::from_utf8(records).map_err(|_| Format("a pax header that is not UTF-8"))?;
+    let next = data + size.next_multiple_of(BLOCK);
+    Ok((take(next)?, pax, next + BLOCK))
+}
+
+/// Where the next block begins. Only zeros may come before it.
+fn pass_padding(bytes: &[u8], end: usize) -> Result<usize, HeaderError> {
+    let next = end.next_multiple_of(BLOCK);
+    let padding = bytes
+        .get(end..next)
+        .ok_or(HeaderError::Format("it ends inside a file"))?;
+    if padding.iter().any(|b| *b != 0) {
+        return Err(HeaderError::Format("padding that is not zero"));
+    }
+    Ok(next)
 }
 
 fn text(field: &[u8]) -> Option<&str> {

@@ -79,21 +79,7 @@ impl<'a> Choice<'a> {
             Ok(parsed)
         };
         let (include, exclude) = (parse(&options.include)?, parse(&options.exclude)?);
-        let mut texts = Vec::new();
-        for place in ignore_files(folder, paths) {
-            match archive.file(&place) {
-                Ok(text) if text.len() > MAX_IGNORE_BYTES => return Err(FolderReason::IgnoreTooLarge(place)),
-                Ok(text) => {
-                    let text = std::str::from_utf8(text).map_err(|_| FolderReason::IgnoreNotText(place.clone()))?;
-                    texts.push((place.parent().unwrap_or_default(), text));
-                }
-                // Most folders have no ignore file.
-                Err(Lost::Missing(missing)) if missing == place => {}
-                // A broken link would include files that it is meant to exclude.
-                Err(lost) => return Err(FolderReason::IgnoreLost { file: place, lost }),
-            }
-        }
-
+        let texts = read_ignore_files(archive, folder, paths)?;
         patterns += texts.iter().map(|(_, text)| text.len()).sum::<usize>();
         let cost = |path: &&&RelPath| path.as_str().len().saturating_mul(path.names().count());
         let compared = paths
@@ -188,6 +174,29 @@ impl<'a> Choice<'a> {
         }
         false
     }
+}
+
+/// The texts of the folder's ignore files, each with the folder that it applies to.
+fn read_ignore_files<'t>(
+    archive: &'t Archive,
+    folder: &RelPath,
+    paths: &[&RelPath],
+) -> Result<Vec<(RelPath, &'t str)>, FolderReason> {
+    let mut texts = Vec::new();
+    for place in ignore_files(folder, paths) {
+        match archive.file(&place) {
+            Ok(text) if text.len() > MAX_IGNORE_BYTES => return Err(FolderReason::IgnoreTooLarge(place)),
+            Ok(text) => {
+                let text = std::str::from_utf8(text).map_err(|_| FolderReason::IgnoreNotText(place.clone()))?;
+                texts.push((place.parent().unwrap_or_default(), text));
+            }
+            // Most folders have no ignore file.
+            Err(Lost::Missing(missing)) if missing == place => {}
+            // A broken link would include files that it is meant to exclude.
+            Err(lost) => return Err(FolderReason::IgnoreLost { file: place, lost }),
+        }
+    }
+    Ok(texts)
 }
 
 /// Places of ignore files: from the root to the folder, then in it, outer folders first.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ownership::{ObjectKey, proven_owner},
-    plan::{Inventory, Live, PlanInput, options::Guard},
+    plan::{Inventory, InventoryEntry, Live, LiveObject, PlanInput, options::Guard},
     prune::{Candidate, Purpose},
     transfer::Transfers,
 };
@@ -75,21 +75,30 @@ pub(super) fn sort_leaving<'a>(
         let Some(entry) = inventory.entries.get(key) else {
             continue;
         };
-        let object = match live.get(key) {
-            Some(Live::Present(object)) => object,
-            Some(Live::Absent) => {
-                out.forgotten.push((key.clone(), Forget::Gone));
-                continue;
-            }
+        match live.get(key) {
+            Some(Live::Present(object)) => out.sort_present(service_uid, (key, entry), object, purpose, staying),
+            Some(Live::Absent) => out.forgotten.push((key.clone(), Forget::Gone)),
             Some(Live::Unknown(message) | Live::Forbidden(message)) => {
                 out.kept.push((key.clone(), Keep::Lookup(message.clone())));
-                continue;
             }
-            None => {
-                out.kept.push((key.clone(), Keep::Lookup("not looked up".into())));
-                continue;
-            }
-        };
+            None => out.kept.push((key.clone(), Keep::Lookup("not looked up".into()))),
+        }
+    }
+
+    keep_holders(&mut out, staying);
+    out
+}
+
+impl Leaving {
+    /// Sorts an object that is in the cluster: a list of rules, the first that fits decides.
+    fn sort_present(
+        &mut self,
+        service_uid: &str,
+        (key, entry): (&ObjectKey, &InventoryEntry),
+        object: &LiveObject,
+        purpose: Purpose,
+        staying: &Staying<'_>,
+    ) {
         let guard = object.protection.guard(purpose);
         let candidate = Candidate {
             object: entry.object.clone(),
@@ -100,30 +109,27 @@ pub(super) fn sort_leaving<'a>(
         };
         let ours = object.owner.as_deref().and_then(|a| proven_owner(a, key)) == Some(service_uid);
         if entry.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
-            out.forgotten.push((key.clone(), Forget::Replaced));
+            self.forgotten.push((key.clone(), Forget::Replaced));
         } else if !ours {
-            out.forgotten.push((key.clone(), Forget::NotOurs));
+            self.forgotten.push((key.clone(), Forget::NotOurs));
         } else if object.deleting {
-            out.kept.push((key.clone(), Keep::Deleting));
-            out.going.push(candidate);
+            self.kept.push((key.clone(), Keep::Deleting));
+            self.going.push(candidate);
         } else if let Guard::Keep(annotation) = guard {
-            out.kept.push((key.clone(), Keep::Protected(annotation.clone())));
+            self.kept.push((key.clone(), Keep::Protected(annotation.clone())));
         } else if let Some(keep) = &staying.keep {
-            out.kept.push((key.clone(), keep.clone()));
+            self.kept.push((key.clone(), keep.clone()));
         } else if let Some(service) = staying.transfers.claimed.get(key).filter(|_| !entry.doomed) {
-            out.kept.push((key.clone(), Keep::Claimed(service.clone())));
+            self.kept.push((key.clone(), Keep::Claimed(service.clone())));
         } else {
             if entry.doomed {
-                &mut out.doomed
+                &mut self.doomed
             } else {
-                &mut out.candidates
+                &mut self.candidates
             }
             .push(candidate);
         }
     }
-
-    keep_holders(&mut out, staying);
-    out
 }
 
 /// The `default` ServiceAccount is created with its namespace and recreated when deleted. It is deleted with its

@@ -48,28 +48,7 @@ impl Gates {
         (members, resting): (&[Member<'_>], &Resting),
         views: &[View],
     ) -> Self {
-        let last = members.iter().map(|member| usize::from(member.step)).max().unwrap_or(0);
-        let resting = resting.done_by_step();
-        let mut steps = vec![StepGate::default(); resting.len().max(last + 1)];
-        for (step, done) in steps.iter_mut().zip(resting) {
-            step.total = *done;
-        }
-
-        for (member, view) in members.iter().zip(views) {
-            let step = &mut steps[usize::from(member.step)];
-            let is_left = matches!(view.case, Case::Deferred | Case::Skipped)
-                || (view.case == Case::Pending && matches!(member.reach, Reach::Silent { .. }));
-            step.total += usize::from(!is_left);
-            step.unavailable += usize::from(view.is_unavailable);
-            step.refused += usize::from(view.case == Case::Refused);
-        }
-        for (number, step) in (0..).zip(&mut steps) {
-            step.max = policy
-                .step(number)
-                .and_then(|stated| stated.max_unavailable)
-                .map(|limit| limit.of(step.total));
-        }
-
+        let steps = count_steps(policy, (members, resting), views);
         let sum = |count: fn(&StepGate) -> usize| steps.iter().map(count).sum::<usize>();
         let (total, unavailable, refused) = (sum(|s| s.total), sum(|s| s.unavailable), sum(|s| s.refused));
         let max = policy.max_unavailable.of(total);
@@ -234,6 +213,32 @@ impl Gates {
     fn rank(&self, member: &Member<'_>) -> Digest {
         Digest::of(format!("{}/{}", self.number, member.cluster))
     }
+}
+
+/// The members of each step, and how many of them may be unavailable.
+fn count_steps(policy: &Policy, (members, resting): (&[Member<'_>], &Resting), views: &[View]) -> Vec<StepGate> {
+    let last = members.iter().map(|member| usize::from(member.step)).max().unwrap_or(0);
+    let resting = resting.done_by_step();
+    let mut steps = vec![StepGate::default(); resting.len().max(last + 1)];
+    for (step, done) in steps.iter_mut().zip(resting) {
+        step.total = *done;
+    }
+
+    for (member, view) in members.iter().zip(views) {
+        let step = &mut steps[usize::from(member.step)];
+        let is_left = matches!(view.case, Case::Deferred | Case::Skipped)
+            || (view.case == Case::Pending && matches!(member.reach, Reach::Silent { .. }));
+        step.total += usize::from(!is_left);
+        step.unavailable += usize::from(view.is_unavailable);
+        step.refused += usize::from(view.case == Case::Refused);
+    }
+    for (number, step) in (0..).zip(&mut steps) {
+        step.max = policy
+            .step(number)
+            .and_then(|stated| stated.max_unavailable)
+            .map(|limit| limit.of(step.total));
+    }
+    steps
 }
 
 pub(super) fn partition<'a>(member: &Member<'a>) -> Partition<'a> {

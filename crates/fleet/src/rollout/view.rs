@@ -27,6 +27,26 @@ pub(super) enum Case {
 }
 
 impl Case {
+    /// A list of rules: the first that fits decides. `is_away`: silent, and no member waits for it.
+    fn of(member: &Member<'_>, track: &Track, word: &Word, is_away: bool) -> Self {
+        let Member { wanted, .. } = *member;
+        let is_still = matches!(
+            member.stands,
+            Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken)
+        );
+        let is_wanted = track.released == wanted;
+        match () {
+            () if is_still => Self::Still,
+            () if wanted.is_some() && track.skipped == wanted => Self::Skipped,
+            () if wanted.is_none() => Self::Looking,
+            () if track.refused == wanted => Self::Refused,
+            () if is_away => Self::Deferred,
+            () if is_wanted && word.is_settled => Self::Done,
+            () if is_wanted => Self::InFlight,
+            () => Self::Pending,
+        }
+    }
+
     /// Whether a set can be at rest with such a member.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Still | Self::Skipped | Self::Deferred | Self::Done)
@@ -69,34 +89,12 @@ pub(super) struct View {
 impl View {
     pub fn of(policy: &Policy, state: &State, member: &Member<'_>, track: Track, clock: Clock) -> Self {
         let word = Word::of(policy, member, track, clock);
-        let Member { wanted, .. } = *member;
-        let (is_wanted, is_refused) = (track.released == wanted, wanted.is_some() && track.refused == wanted);
-        let is_new = state.open && track.number >= state.began && track.released.is_some();
-        let is_still = matches!(
-            member.stands,
-            Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken)
-        );
-        let is_skipped = wanted.is_some() && track.skipped == wanted;
-
-        let is_silent = matches!(member.reach, Reach::Silent { .. });
         let is_at_once = policy.strategy == Strategy::AllAtOnce;
-        let may_be_left = if is_wanted {
-            !word.is_reached || word.is_settled || track.good == track.released
-        } else {
-            !is_at_once || wanted.is_none() || is_refused
-        };
-
-        let is_away = is_silent && may_be_left;
-        let case = match () {
-            () if is_still => Case::Still,
-            () if is_skipped => Case::Skipped,
-            () if wanted.is_none() => Case::Looking,
-            () if is_refused => Case::Refused,
-            () if is_away => Case::Deferred,
-            () if is_wanted && word.is_settled => Case::Done,
-            () if is_wanted => Case::InFlight,
-            () => Case::Pending,
-        };
+        let is_silent = matches!(member.reach, Reach::Silent { .. });
+        let is_away = is_silent && may_be_left(member, &track, &word, is_at_once);
+        let case = Case::of(member, &track, &word, is_away);
+        let is_wanted = track.released == member.wanted;
+        let is_new = state.open && track.number >= state.began && track.released.is_some();
 
         let counts = !matches!(case, Case::Still | Case::Skipped) && !is_away;
         // Includes a change of an earlier rollout on a cluster that was silent meanwhile.
@@ -109,16 +107,7 @@ impl View {
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
 
-        // Neither a poll nor its absence wakes the rollout after the hub was away, so such a member is looked at again
-        // soon.
-        let is_waited_for = match case {
-            Case::Done | Case::Still | Case::Skipped => false,
-            Case::Pending => !is_at_once,
-            // A member without any evidence wakes the rollout by its first report.
-            _ => member.evidence.is_some(),
-        };
-        let is_unheard = state.open && is_waited_for && member.reach == Reach::NotYet;
-        let unheard = is_unheard.then_some(clock.now + BETWEEN_LOOKS);
+        let unheard = look_at_unheard(case, member, is_at_once, clock.now).filter(|_| state.open);
         Self {
             is_settled: word.is_settled,
             is_unavailable,
@@ -128,7 +117,7 @@ impl View {
             may_go_back: is_new
                 && counts
                 && is_wanted
-                && wanted.is_some()
+                && member.wanted.is_some()
                 && goes_elsewhere
                 && !is_windowed
                 && (is_heard || word.is_lost),
@@ -239,6 +228,29 @@ impl View {
     }
 }
 
+/// Whether no other member waits for this one while it is silent.
+fn may_be_left(member: &Member<'_>, track: &Track, word: &Word, is_at_once: bool) -> bool {
+    let Member { wanted, .. } = *member;
+    if track.released == wanted {
+        !word.is_reached || word.is_settled || track.good == track.released
+    } else {
+        let is_refused = wanted.is_some() && track.refused == wanted;
+        !is_at_once || wanted.is_none() || is_refused
+    }
+}
+
+/// Time in seconds at which to look again at a member that the hub has not heard since its start. Neither a poll nor
+/// its absence wakes the rollout then. None: no decision waits for the member.
+fn look_at_unheard(case: Case, member: &Member<'_>, is_at_once: bool, now: i64) -> Option<i64> {
+    let is_waited_for = match case {
+        Case::Done | Case::Still | Case::Skipped => false,
+        Case::Pending => !is_at_once,
+        // A member without any evidence wakes the rollout by its first report.
+        _ => member.evidence.is_some(),
+    };
+    (is_waited_for && member.reach == Reach::NotYet).then_some(now + BETWEEN_LOOKS)
+}
+
 /// The clock of the progress deadline: stopped while the member can't progress, and restarted afterwards.
 fn keep_clock(member: &Member<'_>, track: Track, now: i64) -> Option<i64> {
     match track.clock {
@@ -269,12 +281,7 @@ impl Word {
         let said = member.evidence.and_then(|evidence| evidence.on(member.published));
         let at_released = said.filter(|said| Some(said.change()) == track.released);
         let was_done = track.good.is_some() && track.good == track.released;
-        let heard = match member.reach {
-            Reach::Heard { at } => Some(at),
-            // Polls before the hub started were timed by another clock.
-            Reach::Silent { since, .. } => Some(since).filter(|since| (clock.started..=clock.now).contains(since)),
-            Reach::NotYet => None,
-        };
+        let heard = heard_at(member, clock);
         let is_heard = matches!(member.reach, Reach::Heard { .. });
         let soaked = at_released.and_then(Evidence::healthy_since).map(|since| {
             if was_done {
@@ -325,5 +332,15 @@ impl Word {
             is_lost: has_passed(lost),
             due,
         }
+    }
+}
+
+/// Time in seconds at which the member was last heard, if this hub timed it.
+fn heard_at(member: &Member<'_>, clock: Clock) -> Option<i64> {
+    match member.reach {
+        Reach::Heard { at } => Some(at),
+        // Polls before the hub started were timed by another clock.
+        Reach::Silent { since, .. } => Some(since).filter(|since| (clock.started..=clock.now).contains(since)),
+        Reach::NotYet => None,
     }
 }

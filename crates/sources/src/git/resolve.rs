@@ -10,7 +10,7 @@ use super::{
     refs::RemoteRefs,
     run::{Call, URL},
 };
-use crate::{reference::Reference, session::Session};
+use crate::{range::Range, reference::Reference, session::Session};
 
 /// The reference to fetch.
 pub(super) struct Wanted {
@@ -89,19 +89,28 @@ impl Git {
             }
             Reference::Named(name) => self.look_for(session, name, timeout).await,
             Reference::Default => self.resolve_default(session, timeout, missing).await,
-            Reference::Semver(range) => {
-                let refs = self
-                    .list_refs(session, &["--tags", "--refs", "--", URL], timeout)
-                    .await?;
-                let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
-                let Some(name) = range.choose(names).map(str::to_owned) else {
-                    return Err(missing(format!("{} tags, none in the range", refs.len())));
-                };
-                let full = format!("refs/tags/{name}");
-                let id = refs.get(&full).ok_or_else(|| missing(String::new()))?;
-                Ok(Wanted::named(&name, full, id))
-            }
+            Reference::Semver(range) => self.resolve_range(session, range, timeout, missing).await,
         }
+    }
+
+    /// The tag that a range chooses.
+    async fn resolve_range(
+        &self,
+        session: &Session<'_>,
+        range: &Range,
+        timeout: Duration,
+        missing: impl Fn(String) -> GitError,
+    ) -> Result<Wanted, GitError> {
+        let refs = self
+            .list_refs(session, &["--tags", "--refs", "--", URL], timeout)
+            .await?;
+        let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
+        let Some(name) = range.choose(names).map(str::to_owned) else {
+            return Err(missing(format!("{} tags, none in the range", refs.len())));
+        };
+        let full = format!("refs/tags/{name}");
+        let id = refs.get(&full).ok_or_else(|| missing(String::new()))?;
+        Ok(Wanted::named(&name, full, id))
     }
 
     /// The branch that the remote's HEAD names, or the usual one.

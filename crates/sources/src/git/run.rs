@@ -170,25 +170,9 @@ impl Git {
         let no_disk = |error: std::io::Error| fail(GitReason::Disk, error.to_string());
         let files = Files::write(&self.0.home, session.remote).map_err(no_disk)?;
         let mut command = self.command(&settings(&towards, &files));
-        let mut link = None;
-        if let Towards::Ssh(session, address) = &towards {
-            let service = if session.pushes {
-                "git-receive-pack"
-            } else {
-                "git-upload-pack"
-            };
-            let service = format!("{service} {}", quote(&session.remote.address().ssh_path()));
-            let (started, socket) = ssh::connect(&self.0.ssh, &self.0.home, session, *address, &service)
-                .map_err(|error| fail(GitReason::NoGit, format!("ssh: {error}")))?;
-            command
-                .fd_mappings(vec![FdMapping {
-                    parent_fd: socket,
-                    child_fd: SOCKET,
-                }])
-                .map_err(|error| fail(GitReason::NoGit, error.to_string()))?;
-            link = Some(started);
-        }
-
+        let link = self
+            .link(&mut command, &towards)
+            .map_err(|evidence| fail(GitReason::NoGit, evidence))?;
         let url = if link.is_some() {
             format!("fd::{SOCKET}")
         } else {
@@ -227,6 +211,28 @@ impl Git {
             None => None,
         };
         Err(said.unwrap_or_else(|| GitError::from_stderr(call.what, session, &String::from_utf8_lossy(&stderr))))
+    }
+
+    /// Starts ssh if the remote is reached by it, and passes the other end of its socket to the command.
+    fn link(&self, command: &mut Command, towards: &Towards<'_>) -> Result<Option<ssh::Link>, String> {
+        let Towards::Ssh(session, address) = towards else {
+            return Ok(None);
+        };
+        let service = if session.pushes {
+            "git-receive-pack"
+        } else {
+            "git-upload-pack"
+        };
+        let service = format!("{service} {}", quote(&session.remote.address().ssh_path()));
+        let (link, socket) = ssh::connect(&self.0.ssh, &self.0.home, session, *address, &service)
+            .map_err(|error| format!("ssh: {error}"))?;
+        command
+            .fd_mappings(vec![FdMapping {
+                parent_fd: socket,
+                child_fd: SOCKET,
+            }])
+            .map_err(|error| error.to_string())?;
+        Ok(Some(link))
     }
 
     fn command(&self, settings: &[(String, String)]) -> Command {
@@ -316,47 +322,51 @@ impl Files {
     }
 }
 
-fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
-    let fixed = [
-        ("protocol.allow", "never"),
-        ("protocol.version", "2"),
-        ("core.hooksPath", "/dev/null"),
-        ("core.fsmonitor", "false"),
-        ("core.alternateRefsCommand", "true"),
-        ("credential.helper", ""),
-        ("http.followRedirects", "false"),
-        ("http.lowSpeedLimit", LOW_SPEED.0),
-        ("http.lowSpeedTime", LOW_SPEED.1),
-        ("http.sslVerify", "true"),
-        ("http.emptyAuth", "false"),
-        ("transfer.fsckObjects", "true"),
-        ("transfer.bundleURI", "false"),
-        ("transfer.credentialsInUrl", "die"),
-        // Old errors in dates, modes and names that do no harm without a checkout. Many large repositories couldn't be
-        // fetched otherwise. Names that lead out of a tree stay errors.
-        ("fetch.fsck.badTimezone", "ignore"),
-        ("fetch.fsck.missingSpaceBeforeDate", "ignore"),
-        ("fetch.fsck.missingNameBeforeEmail", "ignore"),
-        ("fetch.fsck.zeroPaddedFilemode", "ignore"),
-        ("fetch.fsck.zeroPaddedDate", "ignore"),
-        ("fetch.fsck.multipleAuthors", "ignore"),
-        ("fetch.recurseSubmodules", "false"),
-        ("fetch.writeCommitGraph", "false"),
-        ("submodule.recurse", "false"),
-        // A fetch adds one pack, whose number is limited, instead of a file for each object.
-        ("fetch.unpackLimit", "1"),
-        ("gc.auto", "0"),
-        ("gc.autoDetach", "false"),
-        ("maintenance.auto", "false"),
-        ("pack.threads", "1"),
-        ("core.logAllRefUpdates", "false"),
-        ("init.defaultBranch", "main"),
-        ("advice.detachedHead", "false"),
-        // The data directory may belong to another user than a container runs as; its content is ours nevertheless.
-        ("safe.directory", "*"),
-    ];
+/// Settings of every command.
+const SETTINGS: [(&str, &str); 32] = [
+    ("protocol.allow", "never"),
+    ("protocol.version", "2"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.alternateRefsCommand", "true"),
+    ("credential.helper", ""),
+    ("http.followRedirects", "false"),
+    ("http.lowSpeedLimit", LOW_SPEED.0),
+    ("http.lowSpeedTime", LOW_SPEED.1),
+    ("http.sslVerify", "true"),
+    ("http.emptyAuth", "false"),
+    ("transfer.fsckObjects", "true"),
+    ("transfer.bundleURI", "false"),
+    ("transfer.credentialsInUrl", "die"),
+    // Old errors in dates, modes and names that do no harm without a checkout. Many large repositories couldn't be
+    // fetched otherwise. Names that lead out of a tree stay errors.
+    ("fetch.fsck.badTimezone", "ignore"),
+    ("fetch.fsck.missingSpaceBeforeDate", "ignore"),
+    ("fetch.fsck.missingNameBeforeEmail", "ignore"),
+    ("fetch.fsck.zeroPaddedFilemode", "ignore"),
+    ("fetch.fsck.zeroPaddedDate", "ignore"),
+    ("fetch.fsck.multipleAuthors", "ignore"),
+    ("fetch.recurseSubmodules", "false"),
+    ("fetch.writeCommitGraph", "false"),
+    ("submodule.recurse", "false"),
+    // A fetch adds one pack, whose number is limited, instead of a file for each object.
+    ("fetch.unpackLimit", "1"),
+    ("gc.auto", "0"),
+    ("gc.autoDetach", "false"),
+    ("maintenance.auto", "false"),
+    ("pack.threads", "1"),
+    ("core.logAllRefUpdates", "false"),
+    ("init.defaultBranch", "main"),
+    ("advice.detachedHead", "false"),
+    // The data directory may belong to another user than a container runs as; its content is ours nevertheless.
+    ("safe.directory", "*"),
+];
 
-    let mut settings: Vec<_> = fixed.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
+    let mut settings: Vec<_> = SETTINGS
+        .into_iter()
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect();
     let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
     let session = match towards {
         Towards::Nobody(_) => return settings,

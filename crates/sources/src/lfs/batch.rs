@@ -90,21 +90,7 @@ pub(super) async fn ask_batch(
     files: &[LargeFile],
 ) -> Result<Vec<(LargeFile, Action)>, Problem> {
     let bad = |why: String| Problem::new(GitReason::ServerError, why);
-    let objects = files
-        .iter()
-        .map(|file| Asked {
-            oid: &file.oid,
-            size: file.size,
-        })
-        .collect();
-    let question = BatchRequest {
-        operation: "download",
-        transfers: ["basic"],
-        hash_algo: "sha256",
-        objects,
-    };
-    let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
-
+    let question = question(files).map_err(|error| bad(error.to_string()))?;
     let mut url = endpoint.url.clone();
     url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
     let ask = Ask::post(url, question)
@@ -125,11 +111,38 @@ pub(super) async fn ask_batch(
         ));
     }
 
+    downloads(answer, files, endpoint)
+}
+
+/// The body of a request for downloads.
+fn question(files: &[LargeFile]) -> Result<Vec<u8>, serde_json::Error> {
+    let objects = files.iter().map(|file| Asked {
+        oid: &file.oid,
+        size: file.size,
+    });
+    serde_json::to_vec(&BatchRequest {
+        operation: "download",
+        transfers: ["basic"],
+        hash_algo: "sha256",
+        objects: objects.collect(),
+    })
+}
+
+/// The download of each file. An answer that refuses one of them, or leaves one out, is an error.
+fn downloads(
+    answer: BatchAnswer,
+    files: &[LargeFile],
+    endpoint: &Endpoint<'_>,
+) -> Result<Vec<(LargeFile, Action)>, Problem> {
     let mut described: HashMap<String, Described> = answer
         .objects
         .into_iter()
         .map(|object| (object.oid.clone(), object))
         .collect();
+    let silent = |file: &LargeFile| {
+        let why = format!("the batch API says nothing of {}", file.oid);
+        Problem::new(GitReason::ServerError, why)
+    };
     let mut found = Vec::new();
     for file in files {
         let described = described.remove(&file.oid);
@@ -146,10 +159,7 @@ pub(super) async fn ask_batch(
             ));
         }
         let action = actions.and_then(|actions| actions.download);
-        found.push((
-            file.clone(),
-            action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?,
-        ));
+        found.push((file.clone(), action.ok_or_else(|| silent(file))?));
     }
     Ok(found)
 }

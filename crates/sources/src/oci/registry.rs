@@ -145,37 +145,9 @@ impl Registry {
     ) -> Result<Zeroizing<String>, FetchError> {
         let step = step.then("sign in to");
         let unusable = |why: &str| self.fail(step, FetchReason::Unexpected, format!("its token service {why}"));
-        let mut url = Url::parse(realm).map_err(|_| unusable("has no address"))?;
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(unusable("has no address"));
-        }
-        if login.is_some() && url.scheme() == "http" && self.site.url().scheme() == "https" {
-            return Err(self.fail(step, FetchReason::ClearText, "its token service speaks http"));
-        }
-
-        let scope = scope.map_or_else(|| format!("repository:{}:pull", self.place.repository()), str::to_owned);
-        {
-            let mut query = url.query_pairs_mut();
-            query.append_pair("scope", &scope);
-            if let Some(service) = service {
-                query.append_pair("service", service);
-            }
-        }
-
+        let url = self.token_url(step, realm, (service, scope), login)?;
         let mut ask = Ask::get(url);
-        let header = match login {
-            Some(Login::Identity(token)) => {
-                // Docker's form of an identity token where only name and password are accepted.
-                let pair = Zeroizing::new(format!("<token>:{}", token.reveal()));
-                Some(Zeroizing::new(format!(
-                    "Basic {}",
-                    *Zeroizing::new(STANDARD.encode(pair.as_bytes()))
-                )))
-            }
-            Some(login) => login.header(),
-            None => None,
-        };
-        if let Some(header) = header {
+        if let Some(header) = login.and_then(header_for_token) {
             // Set directly, because the service is another host, for which the registry vouches.
             let mut value =
                 http::HeaderValue::from_str(&header).map_err(|_| unusable("can't be shown these credentials"))?;
@@ -208,6 +180,34 @@ impl Registry {
             "Bearer {}",
             *token.ok_or_else(|| unusable("answers without a token"))?
         )))
+    }
+
+    /// The address to ask for a token. Credentials for an https registry are never sent in clear text.
+    fn token_url(
+        &self,
+        step: Step,
+        realm: &str,
+        (service, scope): (Option<&str>, Option<&str>),
+        login: Option<&Login>,
+    ) -> Result<Url, FetchError> {
+        let no_address = || self.fail(step, FetchReason::Unexpected, "its token service has no address");
+        let mut url = Url::parse(realm).map_err(|_| no_address())?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err(no_address());
+        }
+        if login.is_some() && url.scheme() == "http" && self.site.url().scheme() == "https" {
+            return Err(self.fail(step, FetchReason::ClearText, "its token service speaks http"));
+        }
+
+        let scope = scope.map_or_else(|| format!("repository:{}:pull", self.place.repository()), str::to_owned);
+        {
+            let mut query = url.query_pairs_mut();
+            query.append_pair("scope", &scope);
+            if let Some(service) = service {
+                query.append_pair("service", service);
+            }
+        }
+        Ok(url)
     }
 
     fn success(&self, step: Step, answer: Answer, missing: impl FnOnce() -> FetchReason) -> Result<Answer, FetchError> {
@@ -371,4 +371,17 @@ impl Registry {
 fn next_page(header: &str) -> Option<&str> {
     let (address, rest) = header.strip_prefix('<')?.split_once('>')?;
     rest.contains("next").then_some(address)
+}
+
+/// The header that shows a login to a token service.
+fn header_for_token(login: &Login) -> Option<Zeroizing<String>> {
+    let Login::Identity(token) = login else {
+        return login.header();
+    };
+    // Docker's form of an identity token where only name and password are accepted.
+    let pair = Zeroizing::new(format!("<token>:{}", token.reveal()));
+    Some(Zeroizing::new(format!(
+        "Basic {}",
+        *Zeroizing::new(STANDARD.encode(pair.as_bytes()))
+    )))
 }

@@ -96,7 +96,7 @@ impl ServiceTask {
         let object = match made {
             Ok(object) => object,
             Err(error) => {
-                let said = self.veil.conceal(&error.to_string());
+                let said = self.last_applied.veil.conceal(&error.to_string());
                 tracing::warn!(service = %self.name(), hook = %hook.object, error = said, "refused");
                 self.hooks.retry = true;
                 let what = if error.is_passing() {
@@ -109,23 +109,7 @@ impl ServiceTask {
             }
         };
         tracing::info!(service = %self.name(), hook = %hook.object, %phase, "begun");
-        let run = Run {
-            object: hook.object.clone(),
-            phase,
-            id,
-            uid: object["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
-            hash: hook.hash,
-            terms: terms_of(deployment),
-            state: HookState::Running,
-            message: String::new(),
-            test: hook.test.clone(),
-            started: None,
-            ended: None,
-            exit_code: None,
-            delete: hook.delete,
-            ttl: time_to_live(hook),
-            removed: false,
-        };
+        let run = begun_run(hook, (phase, id), &object, deployment);
         let run = self.settle(executor, run, &object).await;
         if run.is_running() {
             self.hooks.pause = BLIND_PAUSE;
@@ -170,7 +154,7 @@ impl ServiceTask {
             } else {
                 "succeeded"
             };
-            let message = self.veil.conceal(&run.message);
+            let message = self.last_applied.veil.conceal(&run.message);
             tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message, "{level}");
         }
         run
@@ -281,6 +265,27 @@ async fn make(
             executor.make_hook(hook, id).await
         }
         other => other,
+    }
+}
+
+/// The run of a hook whose object was just created.
+fn begun_run(hook: &ResolvedHook, (phase, id): (HookPhase, Digest), object: &Value, deployment: &Deployment) -> Run {
+    Run {
+        object: hook.object.clone(),
+        phase,
+        id,
+        uid: object["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+        hash: hook.hash,
+        terms: terms_of(deployment),
+        state: HookState::Running,
+        message: String::new(),
+        test: hook.test.clone(),
+        started: None,
+        ended: None,
+        exit_code: None,
+        delete: hook.delete,
+        ttl: time_to_live(hook),
+        removed: false,
     }
 }
 

@@ -148,39 +148,13 @@ fn files(
         .map(|fields| origin::read(fields, &service.namespace, input, told))
         .collect::<Result<Vec<Origin>, _>>()?;
 
-    let mut mounts = Mounts::default();
-    let (mut renderers, mut beside, mut patches) = (Vec::new(), Vec::new(), Vec::new());
-    let mut own: Option<&Origin> = None;
-    for (origin, mut fields) in origins.iter().zip(stated) {
-        if origin.has_files {
-            let mut around = Around {
-                input,
-                origins: &origins,
-                origin,
-                release,
-                mounts: &mut mounts,
-            };
-            let rendering = options::convert(&mut fields, &mut around, told)?;
-            let mut renderer = rendering.renderer;
-            patches.extend(rendering.patches);
-            if let Some(own) = own {
-                let folder = format!("{FOLDER}-{}", renderers.len() + 1);
-                let mount = if own.path.is_empty() {
-                    folder.clone()
-                } else {
-                    format!("{}/{folder}", own.path)
-                };
-                beside.push(mounted(origin, &mount));
-                renderer.insert("path".to_owned(), folder.into());
-            } else {
-                own = Some(origin);
-            }
-            renderers.push(Value::from(renderer));
-        }
-        fields.finish(told);
-    }
+    let Rendered {
+        own,
+        renderers,
+        beside,
+        patches,
+    } = render(stated, &origins, release, input, told)?;
     let own = own.ok_or_else(|| NotConverted::impossible(spec.at("sources"), "none of them has a path or a chart"))?;
-
     if renderers.len() > 1 && !patches.is_empty() {
         let why = "patches of one of several sources would change what comes of the others too; state them in a kustomization";
         return Err(NotConverted::impossible(spec.at("sources"), why));
@@ -190,7 +164,6 @@ fn files(
         Some(chart) => service.set("chart", chart.clone()),
         None => service.set("path", own.path.clone()),
     }
-    beside.extend(mounts.into_sources());
     if !beside.is_empty() {
         service.set("sources", beside);
     }
@@ -205,6 +178,64 @@ fn files(
         }
     }
     Ok(objects)
+}
+
+/// How the sources with files are rendered.
+#[derive(Default)]
+struct Rendered<'a> {
+    /// The service's own source. None: no source has files.
+    own: Option<&'a Origin>,
+    renderers: Vec<Value>,
+    /// The other sources, with their places below the service's own.
+    beside: Vec<Value>,
+    patches: Vec<Value>,
+}
+
+fn render<'a>(
+    stated: Vec<Fields>,
+    origins: &'a [Origin],
+    release: Option<&str>,
+    input: &mut Input<'_>,
+    told: &mut Told,
+) -> Result<Rendered<'a>, NotConverted> {
+    let mut mounts = Mounts::default();
+    let mut rendered = Rendered::default();
+    for (origin, mut fields) in origins.iter().zip(stated) {
+        if origin.has_files {
+            let mut around = Around {
+                input,
+                origins,
+                origin,
+                release,
+                mounts: &mut mounts,
+            };
+            let rendering = options::convert(&mut fields, &mut around, told)?;
+            rendered.add(origin, rendering.renderer);
+            rendered.patches.extend(rendering.patches);
+        }
+        fields.finish(told);
+    }
+    rendered.beside.extend(mounts.into_sources());
+    Ok(rendered)
+}
+
+impl<'a> Rendered<'a> {
+    /// Adds a source: as the service's own if it is the first, otherwise in a folder below that.
+    fn add(&mut self, origin: &'a Origin, mut renderer: Map<String, Value>) {
+        if let Some(own) = self.own {
+            let folder = format!("{FOLDER}-{}", self.renderers.len() + 1);
+            let mount = if own.path.is_empty() {
+                folder.clone()
+            } else {
+                format!("{}/{folder}", own.path)
+            };
+            self.beside.push(mounted(origin, &mount));
+            renderer.insert("path".to_owned(), folder.into());
+        } else {
+            self.own = Some(origin);
+        }
+        self.renderers.push(Value::from(renderer));
+    }
 }
 
 /// Whether a source is needed. One that is only named for files that nothing refers to is not.
@@ -246,7 +277,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
             "it is synced by hand: the service is suspended, and `farwater resume` makes it automatic",
         );
     }
-    let mut prunes = automatic.flag("prune")?;
+    let prunes = automatic.flag("prune")?;
     let heals = automatic.flag("selfHeal")?;
     automatic.pass(
         &["allowEmpty"],
@@ -255,35 +286,8 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
     );
     automatic.finish(told);
 
-    let mut keeps_ignored = false;
-    for option in policy.texts("syncOptions")? {
-        let (name, value) = option.split_once('=').unwrap_or((&option, "true"));
-        let path = format!("{path}.syncOptions");
-        match (name, value) {
-            ("ApplyOutOfSyncOnly" | "ServerSideApply" | "SkipDryRunOnMissingResource" | "PruneLast" | "CreateNamespace", "true")
-            | ("Validate" | "Delete" | "Prune", "true")
-            | ("Replace" | "Force" | "RespectIgnoreDifferences" | "FailOnSharedResource", "false") => {}
-            ("RespectIgnoreDifferences", _) => keeps_ignored = true,
-            ("Force", "true") => {
-                service.apply.insert("immutable".to_owned(), "Recreate".into());
-                told.note(&path, format!("{option}: an object is recreated only where it can't be changed"));
-            }
-            ("Prune", _) => {
-                prunes = false;
-                told.note(&path, format!("{option}: nothing is pruned; farwater.dev/prune says it of one object"));
-            }
-            ("Delete", _) => {}
-            ("Replace", _) => told.lose(
-                &path,
-                format!("{option}: objects are applied, and fields that others added stay; farwater.dev/method: Replace says it of one object"),
-            ),
-            ("FailOnSharedResource", _) => {
-                told.note(&path, format!("{option}: always so, an object of another service is never taken from it"));
-            }
-            ("CreateNamespace", _) => told.note(&path, format!("{option}: the target namespace is made if it is missing")),
-            _ => told.note(&path, format!("{} has no counterpart", super::short(&option))),
-        }
-    }
+    let options = policy.texts("syncOptions")?;
+    let stated = read_options(&options, &format!("{path}.syncOptions"), service, told);
     policy.pass(
         &["retry"],
         "no counterpart: what fails is tried again without an end",
@@ -296,9 +300,53 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
     );
     policy.finish(told);
 
-    service.set("prune", prunes);
-    ignored(spec, service, (heals, keeps_ignored), told)
+    service.set("prune", prunes && !stated.spares);
+    ignored(spec, service, (heals, stated.keeps_ignored), told)
 }
+
+/// The options of a sync that concern other fields of the service.
+#[derive(Default)]
+struct Stated {
+    /// Nothing is pruned.
+    spares: bool,
+    /// Newer versions leave ignored fields as they are.
+    keeps_ignored: bool,
+}
+
+/// A table of the options.
+fn read_options(options: &[String], path: &str, service: &mut Service, told: &mut Told) -> Stated {
+    let mut stated = Stated::default();
+    for option in options {
+        let (name, value) = option.split_once('=').unwrap_or((option, "true"));
+        match (name, value) {
+            ("ApplyOutOfSyncOnly" | "ServerSideApply" | "SkipDryRunOnMissingResource" | "PruneLast" | "CreateNamespace", "true")
+            | ("Validate" | "Delete" | "Prune", "true")
+            | ("Replace" | "Force" | "RespectIgnoreDifferences" | "FailOnSharedResource", "false") => {}
+            ("RespectIgnoreDifferences", _) => stated.keeps_ignored = true,
+            ("Force", "true") => {
+                service.apply.insert("immutable".to_owned(), "Recreate".into());
+                told.note(path, format!("{option}: an object is recreated only where it can't be changed"));
+            }
+            ("Prune", _) => {
+                stated.spares = true;
+                told.note(path, format!("{option}: nothing is pruned; farwater.dev/prune says it of one object"));
+            }
+            ("Delete", _) => {}
+            ("Replace", _) => told.lose(
+                path,
+                format!("{option}: objects are applied, and fields that others added stay; farwater.dev/method: Replace says it of one object"),
+            ),
+            ("FailOnSharedResource", _) => {
+                told.note(path, format!("{option}: always so, an object of another service is never taken from it"));
+            }
+            ("CreateNamespace", _) => told.note(path, format!("{option}: the target namespace is made if it is missing")),
+            _ => told.note(path, format!("{} has no counterpart", super::short(option))),
+        }
+    }
+    stated
+}
+
+const CANT: &str = "names fields by expressions, or elements of lists, which can't be ignored here";
 
 /// Fields that others may change. `heals`: drift is corrected. `keeps`: newer versions leave these fields as well.
 fn ignored(
@@ -307,47 +355,13 @@ fn ignored(
     (heals, keeps): (bool, bool),
     told: &mut Told,
 ) -> Result<(), NotConverted> {
-    const CANT: &str = "names fields by expressions, or elements of lists, which can't be ignored here";
     let all = spec.at("ignoreDifferences");
     let mut made = Vec::new();
     let mut is_whole = true;
-    for mut rule in spec.maps("ignoreDifferences")? {
-        let path = rule.path.clone();
-        let mut selects = Map::new();
-        // Without a group, the rule means the core group.
-        selects.insert("group".to_owned(), rule.text("group")?.unwrap_or_default().into());
-        let mut is_plain = true;
-        for name in ["kind", "namespace", "name"] {
-            if let Some(text) = rule.text(name)? {
-                is_plain &= text == "*" || !text.contains(['*', '?', '[']);
-                selects.insert(name.to_owned(), text.into());
-            }
-        }
-        is_plain &= selects["group"] == "*" || !selects["group"].as_str().unwrap_or_default().contains(['*', '?', '[']);
-        let (paths, managers) = (rule.texts("jsonPointers")?, rule.texts("managedFieldsManagers")?);
-        let expressions = rule.texts("jqPathExpressions")?;
-        rule.finish(told);
-        let pointed = drift::pointers(&paths);
-        let read: Vec<Option<String>> = expressions.iter().map(|text| drift::pointer_of_jq(text)).collect();
-        if !is_plain || pointed.is_none() || read.iter().any(Option::is_none) {
-            is_whole = false;
-            if keeps {
-                told.lose(&path, format!("{CANT}, and newer versions would set them"));
-            }
-        }
-        let pointers: Vec<String> = pointed
-            .into_iter()
-            .flatten()
-            .chain(read.into_iter().flatten())
-            .collect();
-        if is_plain && !(pointers.is_empty() && managers.is_empty()) {
-            for (field, texts) in [("jsonPointers", pointers), ("managedFieldsManagers", managers)] {
-                if !texts.is_empty() {
-                    selects.insert(field.to_owned(), json!(texts));
-                }
-            }
-            made.push(selects.into());
-        }
+    for rule in spec.maps("ignoreDifferences")? {
+        let read = read_rule(rule, keeps, told)?;
+        is_whole &= read.is_whole;
+        made.extend(read.rule);
     }
     if !is_whole {
         told.note(
@@ -366,4 +380,51 @@ fn ignored(
         service.apply.insert("drift".to_owned(), "Report".into());
     }
     Ok(())
+}
+
+/// A rule of ignored fields.
+struct IgnoreRule {
+    /// None: it names nothing that can be ignored here.
+    rule: Option<Value>,
+    /// Whether all that it names can be ignored here.
+    is_whole: bool,
+}
+
+fn read_rule(mut rule: Fields, keeps: bool, told: &mut Told) -> Result<IgnoreRule, NotConverted> {
+    let path = rule.path.clone();
+    let mut selects = Map::new();
+    // Without a group, the rule means the core group.
+    selects.insert("group".to_owned(), rule.text("group")?.unwrap_or_default().into());
+    let mut is_plain = true;
+    for name in ["kind", "namespace", "name"] {
+        if let Some(text) = rule.text(name)? {
+            is_plain &= text == "*" || !text.contains(['*', '?', '[']);
+            selects.insert(name.to_owned(), text.into());
+        }
+    }
+    is_plain &= selects["group"] == "*" || !selects["group"].as_str().unwrap_or_default().contains(['*', '?', '[']);
+    let (paths, managers) = (rule.texts("jsonPointers")?, rule.texts("managedFieldsManagers")?);
+    let expressions = rule.texts("jqPathExpressions")?;
+    rule.finish(told);
+    let pointed = drift::pointers(&paths);
+    let read: Vec<Option<String>> = expressions.iter().map(|text| drift::pointer_of_jq(text)).collect();
+    let is_whole = is_plain && pointed.is_some() && read.iter().all(Option::is_some);
+    if !is_whole && keeps {
+        told.lose(&path, format!("{CANT}, and newer versions would set them"));
+    }
+    let pointers: Vec<String> = pointed
+        .into_iter()
+        .flatten()
+        .chain(read.into_iter().flatten())
+        .collect();
+    let names_some = is_plain && !(pointers.is_empty() && managers.is_empty());
+    let rule = names_some.then(|| {
+        for (field, texts) in [("jsonPointers", pointers), ("managedFieldsManagers", managers)] {
+            if !texts.is_empty() {
+                selects.insert(field.to_owned(), json!(texts));
+            }
+        }
+        Value::from(selects)
+    });
+    Ok(IgnoreRule { rule, is_whole })
 }

@@ -264,20 +264,7 @@ fn build(
     let stated = meta["name"].as_str().unwrap_or_default().to_owned();
     let place = variant.clusters.map(Place::Clusters);
     let name = if place.is_some() {
-        // The destination is the cluster itself. Its other fields are the same on all clusters.
-        let mut destination = Fields::new("spec.template.spec.destination", spec["destination"].take())?;
-        let to = [destination.text("name")?, destination.text("server")?];
-        let is_each = to
-            .iter()
-            .flatten()
-            .all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));
-        if !is_each || to.iter().flatten().count() != 1 {
-            let why =
-                "the clusters of the generator are not where the Applications go; a set's services go to its clusters";
-            return Err(NotConverted::impossible(destination.path, why));
-        }
-        spec["destination"] = json!({"namespace": destination.text("namespace")?});
-        destination.finish(told);
+        place_each(&mut spec, go, told)?;
         let rest = without_cluster(&stated, go);
         if is_only {
             name_of(object).to_owned()
@@ -291,22 +278,7 @@ fn build(
     let release = place.is_none().then(|| name.clone());
     meta["name"] = name.clone().into();
     template::fill_all(&mut spec, go, &parameters, "spec.template.spec").map_err(|unknown| differs(&unknown))?;
-    // Labels that differ by cluster are no loss, because a service names its cluster.
-    for field in ["labels", "annotations"] {
-        let Some(texts) = meta[field].as_object_mut() else {
-            continue;
-        };
-        texts.retain(|name, text| {
-            let filled = template::fill_all(text, go, &parameters, name).is_ok() && !name.contains("{{");
-            if !filled {
-                told.note(
-                    &format!("spec.template.metadata.{field}"),
-                    format!("{} differs by cluster and is left out", super::short(name)),
-                );
-            }
-            filled
-        });
-    }
+    fill_metadata(&mut meta, go, &parameters, told);
     let shown = format!("ApplicationSet {}/{}", namespace_of(object), name_of(object));
     let shown = if is_only { shown } else { format!("{shown}, {name}") };
     let given = Given {
@@ -317,6 +289,44 @@ fn build(
         place,
     };
     application::build(&meta, spec, given, input, told)
+}
+
+/// Removes the generator's cluster from the destination, because the set names it. The other fields are the same on all
+/// clusters.
+fn place_each(spec: &mut Value, go: bool, told: &mut Told) -> Result<(), NotConverted> {
+    let mut destination = Fields::new("spec.template.spec.destination", spec["destination"].take())?;
+    let to = [destination.text("name")?, destination.text("server")?];
+    let is_each = to
+        .iter()
+        .flatten()
+        .all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));
+    if !is_each || to.iter().flatten().count() != 1 {
+        let why =
+            "the clusters of the generator are not where the Applications go; a set's services go to its clusters";
+        return Err(NotConverted::impossible(destination.path, why));
+    }
+    spec["destination"] = json!({"namespace": destination.text("namespace")?});
+    destination.finish(told);
+    Ok(())
+}
+
+/// Fills labels and annotations. Those that differ by cluster are no loss, because a service names its cluster.
+fn fill_metadata(meta: &mut Value, go: bool, parameters: &Value, told: &mut Told) {
+    for field in ["labels", "annotations"] {
+        let Some(texts) = meta[field].as_object_mut() else {
+            continue;
+        };
+        texts.retain(|name, text| {
+            let filled = template::fill_all(text, go, parameters, name).is_ok() && !name.contains("{{");
+            if !filled {
+                told.note(
+                    &format!("spec.template.metadata.{field}"),
+                    format!("{} differs by cluster and is left out", super::short(name)),
+                );
+            }
+            filled
+        });
+    }
 }
 
 /// Whether a text is exactly one of these placeholders.

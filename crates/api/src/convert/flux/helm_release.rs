@@ -332,19 +332,8 @@ fn actions(
     helm: &mut Map<String, Value>,
     told: &mut Told,
 ) -> Result<(), NotConverted> {
-    const WAITS: &str =
-        "no counterpart is needed: health is watched, failures are tried again, and namespaces are made";
-    const HOOKS: &str = "has no counterpart: hooks of charts run";
     let (mut install, mut upgrade) = (spec.map("install")?, spec.map("upgrade")?);
-    let (on_install, on_upgrade) = (definitions(&mut install)?, definitions(&mut upgrade)?);
-    match (on_install.as_str(), on_upgrade.as_str()) {
-        ("Skip", "Skip" | "") => drop(helm.insert("skipCrds".to_owned(), true.into())),
-        (_, "CreateReplace") => {}
-        _ => told.note(
-            "spec.upgrade.crds",
-            "definitions of the chart's crds/ are upgraded with the chart; renderers[].helm.skipCrds leaves them out",
-        ),
-    }
+    decide_crds(&mut install, &mut upgrade, helm, told)?;
     for action in [&mut install, &mut upgrade] {
         if action.flag("disableSchemaValidation")? {
             helm.insert("skipSchemaValidation".to_owned(), true.into());
@@ -362,31 +351,72 @@ fn actions(
         "values of an earlier release are nowhere kept; state all of them in values",
         told,
     );
-    for mut action in [install, upgrade] {
-        action.lose(&["disableHooks"], HOOKS, told);
-        action.pass(
-            &["remediation", "strategy"],
-            "no counterpart: a version that fails stays until another comes; `farwater rollback` goes back",
-            told,
-        );
-        action.pass(
-            &[
-                "cleanupOnFail",
-                "createNamespace",
-                "disableOpenAPIValidation",
-                "disableTakeOwnership",
-                "disableWait",
-                "disableWaitForJobs",
-                "replace",
-                "serverSideApply",
-                "timeout",
-            ],
-            WAITS,
-            told,
-        );
-        action.finish(told);
+    finish_action(install, told);
+    finish_action(upgrade, told);
+
+    decide_tests(spec.map("test")?, helm, told)?;
+    spec.pass(
+        &[
+            "rollback",
+            "uninstall",
+            "maxHistory",
+            "storageNamespace",
+            "persistentClient",
+            "waitStrategy",
+        ],
+        "no counterpart: no release is kept in the cluster, and the hub keeps the last 20 versions",
+        told,
+    );
+    Ok(())
+}
+
+/// What becomes of the chart's definitions, for which Flux has a policy for each action and services have one flag.
+fn decide_crds(
+    install: &mut Fields,
+    upgrade: &mut Fields,
+    helm: &mut Map<String, Value>,
+    told: &mut Told,
+) -> Result<(), NotConverted> {
+    let (on_install, on_upgrade) = (definitions(install)?, definitions(upgrade)?);
+    match (on_install.as_str(), on_upgrade.as_str()) {
+        ("Skip", "Skip" | "") => drop(helm.insert("skipCrds".to_owned(), true.into())),
+        (_, "CreateReplace") => {}
+        _ => told.note(
+            "spec.upgrade.crds",
+            "definitions of the chart's crds/ are upgraded with the chart; renderers[].helm.skipCrds leaves them out",
+        ),
     }
-    let mut test = spec.map("test")?;
+    Ok(())
+}
+
+/// Reports the other options of `install` or `upgrade`, none of which has a counterpart.
+fn finish_action(mut action: Fields, told: &mut Told) {
+    action.lose(&["disableHooks"], "has no counterpart: hooks of charts run", told);
+    action.pass(
+        &["remediation", "strategy"],
+        "no counterpart: a version that fails stays until another comes; `farwater rollback` goes back",
+        told,
+    );
+    action.pass(
+        &[
+            "cleanupOnFail",
+            "createNamespace",
+            "disableOpenAPIValidation",
+            "disableTakeOwnership",
+            "disableWait",
+            "disableWaitForJobs",
+            "replace",
+            "serverSideApply",
+            "timeout",
+        ],
+        "no counterpart is needed: health is watched, failures are tried again, and namespaces are made",
+        told,
+    );
+    action.finish(told);
+}
+
+/// Whether the chart's tests run.
+fn decide_tests(mut test: Fields, helm: &mut Map<String, Value>, told: &mut Told) -> Result<(), NotConverted> {
     let filters = test.list("filters")?;
     if !test.flag("enable")? || !filters.is_empty() {
         helm.insert("skipTests".to_owned(), true.into());
@@ -404,18 +434,6 @@ fn actions(
     );
     test.pass(&["timeout"], "no counterpart", told);
     test.finish(told);
-    spec.pass(
-        &[
-            "rollback",
-            "uninstall",
-            "maxHistory",
-            "storageNamespace",
-            "persistentClient",
-            "waitStrategy",
-        ],
-        "no counterpart: no release is kept in the cluster, and the hub keeps the last 20 versions",
-        told,
-    );
     Ok(())
 }
 

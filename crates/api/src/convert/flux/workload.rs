@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{
-        ADMIN_NAMESPACE, Fields, NotConverted, Place, Told, drift, find, metadata, name_of, namespace_of,
+        ADMIN_NAMESPACE, Converted, Fields, NotConverted, Place, Told, drift, find, metadata, name_of, namespace_of,
         service::Service,
     },
     Input, KEEPERS, KEPT, group_of, source,
@@ -163,14 +163,7 @@ pub(super) fn source(
             copy: Vec::new(),
         });
     };
-    let converted = source::place_in(&service.namespace, theirs, input)
-        .map_err(|why| NotConverted::impossible(&path, format!("{shown} is not converted: {why}")))?;
-    if !converted.losses.is_empty() && !input.terms.allow_losses {
-        return Err(NotConverted::impossible(
-            path,
-            format!("{shown} is not converted: {}", converted.losses.join("; ")),
-        ));
-    }
+    let converted = convert_source(theirs, (&path, &shown), &service.namespace, input)?;
     let is_elsewhere = input.namespace(&namespace) != service.namespace;
     if is_elsewhere {
         told.note(
@@ -194,6 +187,24 @@ impl Reference {
     pub fn to_json(&self) -> Value {
         json!({"kind": self.kind, "name": self.name})
     }
+}
+
+/// Converts a source of the cluster for a namespace of the hub. Unless losses are allowed, none may be in it.
+fn convert_source(
+    theirs: &Value,
+    (path, shown): (&str, &str),
+    namespace: &str,
+    input: &mut Input<'_>,
+) -> Result<Converted, NotConverted> {
+    let converted = source::place_in(namespace, theirs, input)
+        .map_err(|why| NotConverted::impossible(path, format!("{shown} is not converted: {why}")))?;
+    if !converted.losses.is_empty() && !input.terms.allow_losses {
+        return Err(NotConverted::impossible(
+            path,
+            format!("{shown} is not converted: {}", converted.losses.join("; ")),
+        ));
+    }
+    Ok(converted)
 }
 
 /// `dependsOn`, of objects of the same kind.
