@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Digest,
     held_prune::HeldPrune,
     hooks::HookPhase,
     objects::{ObjectRef, SyncState},
