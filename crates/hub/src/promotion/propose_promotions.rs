@@ -439,7 +439,6 @@ impl Task<'_> {
     }
 }
 
-/// A file and a value in it, as a pull request states them.
 fn branch_taken(branch: &PushedBranch, url: &str, is_at: Option<ObjectId>) -> SourceFailure {
     let at = is_at.map(|id| id.short()).unwrap_or_default();
     let message = format!(
@@ -448,6 +447,7 @@ fn branch_taken(branch: &PushedBranch, url: &str, is_at: Option<ObjectId>) -> So
     SourceFailure::lasting("BranchTaken", message)
 }
 
+/// A file and a value in it, as a pull request states them.
 fn parse_place(path: &str, field: &str) -> Result<(RelPath, FieldPath), SourceFailure> {
     let invalid = |why: String| SourceFailure::lasting("SpecInvalid", format!("pullRequest: {why}"));
     let path = RelPath::parse(path).map_err(|error| invalid(error.to_string()))?;
