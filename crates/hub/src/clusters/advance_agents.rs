@@ -214,7 +214,7 @@ async fn advance_policy(
             carry_out(replica, &members, &decision, &wanted).await?;
             (explain(&decision, total, policy.spec.suspend), decision)
         }
-        // Admission refuses these. What an older hub admitted changes nothing.
+        // Admission refuses these. A spec that an older hub admitted changes nothing.
         (_, Err(problem)) => (Verdict::stalled("InvalidSpec", problem), Decision::default()),
         // The progress of these agents is unknown, so none is changed.
         (Err(damage), _) => (Verdict::stalled("RowDamaged", damage.to_string()), Decision::default()),

@@ -204,7 +204,7 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
     saved.await?
 }
 
-/// What a report says about one service.
+/// The part of a report about one service.
 struct NewReport {
     service_uid: String,
     /// None: the report withdraws the earlier one.

@@ -1,7 +1,7 @@
 //! The versions of a set: what each of its rollouts deployed, which orders people gave, and how the set returns to one.
 //!
-//! A version is a template and the number of a rollout. What the set's sources had for a cluster then is in the history
-//! of its service, which notes the rollout that released each version. So a set can be rolled back without its sources.
+//! A version is a template and the number of a rollout. The history of each service has the content that the set's
+//! sources had for its cluster, and the rollout that released it. So a set can be rolled back without its sources.
 
 use farwater_api::{
     ServiceSet,
@@ -141,8 +141,8 @@ pub async fn follow_pin(replica: &Replica, set_uid: &str, set: &ServiceSet) -> R
 }
 
 /// The candidate of a member for the version that its set is pinned at. `own`: the candidate of its sources. A member
-/// that has joined since gets what others had of the same folder. If none had it, the member gets nothing: what its
-/// sources have now is what the set was rolled back from.
+/// that has joined since gets the candidate that others had of the same folder. If none had one, the member gets
+/// nothing, because the set was rolled back from the present content of its sources.
 pub async fn find_candidate(
     replica: &Replica,
     member: &MemberRollout,

@@ -433,11 +433,11 @@ fn content(need: &Need, why: String) -> CombineError {
     CombineError::Content(format!("{}: {why}", need.named_by))
 }
 
-/// Says what is not here yet, and the reason if it is known.
-fn say_pending(replica: &Replica, source_uid: &str, what: &str) -> String {
+/// The message about a chart or a base that is not fetched yet, with the reason if it is known.
+fn say_pending(replica: &Replica, source_uid: &str, missing: &str) -> String {
     match replica.memory.checks.problem(source_uid) {
-        Some(problem) => format!("{what} can't be had: {problem}"),
-        None => format!("{what} is looked for"),
+        Some(problem) => format!("{missing} can't be had: {problem}"),
+        None => format!("{missing} is looked for"),
     }
 }
 

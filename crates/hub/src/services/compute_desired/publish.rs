@@ -201,7 +201,7 @@ pub(super) async fn publish(replica: &Replica, published: Vec<Done>, begun: Syst
     Ok(())
 }
 
-/// What a publication has saved.
+/// The changes that a publication has saved.
 #[derive(Default)]
 struct Saved {
     changed: Vec<Next>,

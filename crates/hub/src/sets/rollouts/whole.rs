@@ -98,7 +98,7 @@ impl Whole {
     }
 }
 
-/// Why a set can't be healthy at what its sources have, whatever its rollout does.
+/// Why a set can't be healthy at the content of its sources, regardless of its rollout.
 fn judge_spec(set: &ServiceSet) -> Option<String> {
     if set.metadata.deletion_timestamp.is_some() {
         return Some("is being deleted".to_owned());
