@@ -243,65 +243,7 @@ impl Registry {
             drop(name);
         }
 
-        let mut kinds = vec![
-            built_in::<ConfigMap>(&mut schemas).short("cm").namespaced(),
-            built_in::<Event>(&mut schemas)
-                .short("ev")
-                .namespaced()
-                .names(NameRule::PathSegment)
-                .fields(EVENT_FIELDS)
-                .created_by_update(),
-            built_in::<Namespace>(&mut schemas)
-                .short("ns")
-                .names(NameRule::Label)
-                .answers_deleted()
-                .fields(NAMESPACE_FIELDS)
-                .verbs(NAMESPACE_VERBS)
-                .with(Subresource {
-                    name: "finalize",
-                    verbs: &["update"],
-                    kind: None,
-                })
-                .with(STATUS),
-            built_in::<Secret>(&mut schemas).namespaced().fields(SECRET_FIELDS),
-            built_in::<ServiceAccount>(&mut schemas)
-                .short("sa")
-                .namespaced()
-                .answers_deleted()
-                .with(Subresource {
-                    name: "token",
-                    verbs: &["create"],
-                    kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
-                }),
-            built_in::<Lease>(&mut schemas)
-                .namespaced()
-                .created_by_update()
-                .updated_knowingly(),
-            built_in::<NewEvent>(&mut schemas)
-                .short("ev")
-                .namespaced()
-                .fields(NEW_EVENT_FIELDS)
-                .created_by_update()
-                .shows(&views::EVENTS, Kind::new("events", "")),
-            built_in::<ClusterRoleBinding>(&mut schemas)
-                .names(NameRule::PathSegment)
-                .created_by_update(),
-            built_in::<ClusterRole>(&mut schemas)
-                .names(NameRule::PathSegment)
-                .created_by_update(),
-            built_in::<RoleBinding>(&mut schemas)
-                .namespaced()
-                .names(NameRule::PathSegment)
-                .created_by_update(),
-            built_in::<Role>(&mut schemas)
-                .namespaced()
-                .names(NameRule::PathSegment)
-                .created_by_update(),
-            built_in::<SelfSubjectAccessReview>(&mut schemas).virtual_kind(),
-            built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
-            built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
-        ];
-
+        let mut kinds = built_in_kinds(&mut schemas);
         drop(schemas.subschema_for::<TokenRequest>());
         let mut definitions = schemas.take_definitions(false);
         published::complete(&mut definitions);
@@ -333,6 +275,68 @@ impl Registry {
             0,
         )
     }
+}
+
+/// The table of Kubernetes' kinds that the hub serves.
+fn built_in_kinds(schemas: &mut SchemaGenerator) -> Vec<ResourceKind> {
+    vec![
+        built_in::<ConfigMap>(schemas).short("cm").namespaced(),
+        built_in::<Event>(schemas)
+            .short("ev")
+            .namespaced()
+            .names(NameRule::PathSegment)
+            .fields(EVENT_FIELDS)
+            .created_by_update(),
+        built_in::<Namespace>(schemas)
+            .short("ns")
+            .names(NameRule::Label)
+            .answers_deleted()
+            .fields(NAMESPACE_FIELDS)
+            .verbs(NAMESPACE_VERBS)
+            .with(Subresource {
+                name: "finalize",
+                verbs: &["update"],
+                kind: None,
+            })
+            .with(STATUS),
+        built_in::<Secret>(schemas).namespaced().fields(SECRET_FIELDS),
+        built_in::<ServiceAccount>(schemas)
+            .short("sa")
+            .namespaced()
+            .answers_deleted()
+            .with(Subresource {
+                name: "token",
+                verbs: &["create"],
+                kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
+            }),
+        built_in::<Lease>(schemas)
+            .namespaced()
+            .created_by_update()
+            .updated_knowingly(),
+        built_in::<NewEvent>(schemas)
+            .short("ev")
+            .namespaced()
+            .fields(NEW_EVENT_FIELDS)
+            .created_by_update()
+            .shows(&views::EVENTS, Kind::new("events", "")),
+        built_in::<ClusterRoleBinding>(schemas)
+            .names(NameRule::PathSegment)
+            .created_by_update(),
+        built_in::<ClusterRole>(schemas)
+            .names(NameRule::PathSegment)
+            .created_by_update(),
+        built_in::<RoleBinding>(schemas)
+            .namespaced()
+            .names(NameRule::PathSegment)
+            .created_by_update(),
+        built_in::<Role>(schemas)
+            .namespaced()
+            .names(NameRule::PathSegment)
+            .created_by_update(),
+        built_in::<SelfSubjectAccessReview>(schemas).virtual_kind(),
+        built_in::<SelfSubjectRulesReview>(schemas).virtual_kind(),
+        built_in::<SelfSubjectReview>(schemas).virtual_kind(),
+    ]
 }
 
 fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut SchemaGenerator) -> ResourceKind {

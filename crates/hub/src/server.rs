@@ -4,9 +4,10 @@ mod certificate;
 mod places;
 mod standing;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, extract::ConnectInfo};
+use axum::{BoxError, Router, body::Body, extract::ConnectInfo};
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -26,8 +27,8 @@ use tower::{ServiceExt as _, service_fn};
 use crate::{ApiThreads, config::Patience, metrics::Counted, refusals::Refusals, unread};
 pub use certificate::{Certificate, Renewal, tls_config};
 use places::Places;
-use standing::Answer;
 pub use standing::Closer;
+use standing::{Answer, Standing};
 
 /// Time limit for a request's head, and idle time of an HTTP/1 connection: hyper uses one timer for both. It is longer
 /// than an agent's longest usual pause, so that polls find their connection open.
@@ -179,15 +180,23 @@ impl Connection {
     }
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
-        let (asked, leaves) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let stay = self.places.enter(self.peer.ip());
         let standing = Arc::clone(&stay.standing);
-        let builder = builder(self.place.clone());
+        let life = Life {
+            peer: self.peer,
+            http2,
+            first_request: self.patience.first_request,
+            shutdown: self.shutdown,
+            asked: Arc::default(),
+            leaves: Arc::default(),
+            standing: Arc::clone(&standing),
+        };
 
+        let builder = builder(self.place.clone());
         let service = {
-            let (router, asked, leaves) = (self.router, Arc::clone(&asked), Arc::clone(&leaves));
+            let (router, asked, leaves) = (self.router, Arc::clone(&life.asked), Arc::clone(&life.leaves));
             let peer = ConnectInfo(self.peer);
-            service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            service_fn(move |mut request: http::Request<Incoming>| {
                 asked.notify_one();
                 self.place.note(request.uri().path());
                 if self.places.is_given_up(request.uri().path()) {
@@ -195,27 +204,7 @@ impl Connection {
                 }
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(Closer(Arc::clone(&standing)));
-                let (router, standing) = (router.clone(), Arc::clone(&standing));
-                let under_way = standing.begin();
-                async move {
-                    // A client that sends `Expect: 100-continue` has not sent its body yet. Over HTTP/2 clients send it
-                    // without waiting.
-                    let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
-                    let (parts, body) = request.into_parts();
-                    let (body, rest) = unread::split(body);
-                    let response = router
-                        .oneshot(http::Request::from_parts(parts, Body::new(body)))
-                        .await?;
-                    if sends {
-                        rest.drain().await;
-                    }
-                    standing.note(&response);
-                    // The request is running until its body is sent.
-                    Ok::<_, Infallible>(response.map(|body| Answer {
-                        body,
-                        _under_way: under_way,
-                    }))
-                }
+                answer(router.clone(), request, standing.begin(), http2)
             })
         };
 
@@ -227,11 +216,60 @@ impl Connection {
         };
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
-        let mut connection = std::pin::pin!(connection);
+        let connection = std::pin::pin!(connection);
+        life.run_until_end(connection, |connection| connection.graceful_shutdown())
+            .await;
+    }
+}
+
+/// Answers a request, which is running until its answer's body is sent.
+async fn answer(
+    router: Router,
+    request: http::Request<Incoming>,
+    under_way: standing::Request,
+    http2: bool,
+) -> Result<http::Response<Answer>, Infallible> {
+    // A client that sends `Expect: 100-continue` has not sent its body yet. Over HTTP/2 clients send it without waiting.
+    let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
+    let (parts, body) = request.into_parts();
+    let (body, rest) = unread::split(body);
+    let response = router
+        .oneshot(http::Request::from_parts(parts, Body::new(body)))
+        .await?;
+    if sends {
+        rest.drain().await;
+    }
+    under_way.0.note(&response);
+    Ok(response.map(|body| Answer {
+        body,
+        _under_way: under_way,
+    }))
+}
+
+/// The events that end a connection.
+struct Life {
+    peer: SocketAddr,
+    http2: bool,
+    /// Time limit for the first request.
+    first_request: Duration,
+    shutdown: CancellationToken,
+    /// Notified by each request.
+    asked: Arc<Notify>,
+    /// Notified by a request whose connection is given up.
+    leaves: Arc<Notify>,
+    standing: Arc<Standing>,
+}
+
+impl Life {
+    /// Runs a connection until it ends. `finish`: lets the running requests end, and accepts no more.
+    async fn run_until_end<C>(self, mut connection: Pin<&mut C>, finish: impl Fn(Pin<&mut C>))
+    where
+        C: Future<Output = Result<(), BoxError>>,
+    {
         let mut is_first = true;
         let mut is_ending = false;
         let mut looks = interval(LOOK_FOR_REST);
-        let mut first_request = std::pin::pin!(sleep(self.patience.first_request));
+        let mut first_request = std::pin::pin!(sleep(self.first_request));
         // For a connection that was chosen to close, if its client doesn't read the answer.
         let mut end = std::pin::pin!(sleep(Duration::MAX));
 
@@ -243,23 +281,21 @@ impl Connection {
                     }
                     return;
                 }
-                () = asked.notified(), if is_first => is_first = false,
+                () = self.asked.notified(), if is_first => is_first = false,
                 () = first_request.as_mut(), if is_first => return,
                 () = end.as_mut(), if is_ending => return,
                 () = self.shutdown.cancelled(), if !is_ending => is_ending = true,
-                () = leaves.notified(), if !is_ending => is_ending = true,
-                () = stay.standing.leaves.notified(), if !is_ending => {
+                () = self.leaves.notified(), if !is_ending => is_ending = true,
+                () = self.standing.leaves.notified(), if !is_ending => {
                     is_ending = true;
                     end.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
                 }
-                _ = looks.tick(), if http2 && !is_ending => {
-                    is_ending = stay.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
+                _ = looks.tick(), if self.http2 && !is_ending => {
+                    is_ending = self.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
                 }
             }
-
             if is_ending {
-                // After the running requests.
-                connection.as_mut().graceful_shutdown();
+                finish(connection.as_mut());
             }
         }
     }

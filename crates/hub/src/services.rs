@@ -268,24 +268,8 @@ impl ServiceFacts {
         given: &Given,
     ) -> (Entry, Why) {
         let spec = &self.service.spec;
-
         let ceiling = self.check_placement(cluster, grants);
-        let why = match (&self.why, &ceiling, secrets, given.problem()) {
-            (Why::Trouble(_), ..) => self.why.clone(),
-            (_, Err(denied), ..) => Why::NotGranted(denied.to_string()),
-            // All errors at once, so that the second is not found only after the first is fixed.
-            (_, Ok(_), Err(message), more) => {
-                let all: Vec<&str> = std::iter::once(message.as_str()).chain(more).collect();
-                Why::Trouble(Trouble::Secret {
-                    message: all.join("; "),
-                })
-            }
-            (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters {
-                message: message.to_owned(),
-            }),
-            (why, Ok(_), Ok(_), None) => why.clone(),
-        };
-
+        let why = self.current_why(ceiling.as_ref().err(), secrets, given);
         let suspension = self.suspended.then(|| describe_suspension(spec));
         let annotation = |name: &str| Some(self.service.metadata.annotations.as_ref()?.get(name)?.as_str());
         let hold_prune = self.hold_prune();
@@ -323,6 +307,30 @@ impl ServiceFacts {
             name: self.name.name.clone(),
         };
         (Entry { service, action }, why)
+    }
+
+    /// The row's reason, unless a grant, a Secret or the parameters give another one.
+    fn current_why(
+        &self,
+        denied: Option<&placement::Denied>,
+        secrets: &Result<Option<Digest>, String>,
+        given: &Given,
+    ) -> Why {
+        match (&self.why, denied, secrets, given.problem()) {
+            (Why::Trouble(_), ..) => self.why.clone(),
+            (_, Some(denied), ..) => Why::NotGranted(denied.to_string()),
+            // All errors at once, so that the second is not found only after the first is fixed.
+            (_, None, Err(message), more) => {
+                let all: Vec<&str> = std::iter::once(message.as_str()).chain(more).collect();
+                Why::Trouble(Trouble::Secret {
+                    message: all.join("; "),
+                })
+            }
+            (_, None, Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters {
+                message: message.to_owned(),
+            }),
+            (why, None, Ok(_), None) => why.clone(),
+        }
     }
 
     pub fn check_placement(

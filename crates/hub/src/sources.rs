@@ -23,8 +23,10 @@ use farwater_store::{Store, StoreError, delivery::linked_source};
 use kube_core::ObjectMeta;
 use serde_json::json;
 
-use crate::resources::{self, Stored};
-use crate::{notify::events, resources::SourceName};
+use crate::{
+    notify::events,
+    resources::{self, Name, SourceName, Stored},
+};
 
 /// How a source is fetched.
 #[derive(Clone, Debug)]
@@ -72,48 +74,9 @@ impl SourceObject {
 /// Loads a source. None: it does not exist, or no resource states it and no service needs it.
 pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObject>, StoreError> {
     match name {
-        SourceName::Resource(SourceKind::GitRepository, of) => {
-            let Some((resource, source)) = resources::load::<GitRepository>(store, of).await? else {
-                return Ok(None);
-            };
-            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject {
-                name: name.clone(),
-                uid: resource.uid,
-                metadata,
-                spec,
-                any: source.into(),
-                is_lent: false,
-            }))
-        }
-        SourceName::Resource(SourceKind::HelmRepository, of) => {
-            let Some((resource, source)) = resources::load::<HelmRepository>(store, of).await? else {
-                return Ok(None);
-            };
-            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject {
-                name: name.clone(),
-                uid: resource.uid,
-                metadata,
-                spec,
-                any: source.into(),
-                is_lent: false,
-            }))
-        }
-        SourceName::Resource(SourceKind::OciRepository, of) => {
-            let Some((resource, source)) = resources::load::<OCIRepository>(store, of).await? else {
-                return Ok(None);
-            };
-            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Oci(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject {
-                name: name.clone(),
-                uid: resource.uid,
-                metadata,
-                spec,
-                any: source.into(),
-                is_lent: false,
-            }))
-        }
+        SourceName::Resource(SourceKind::GitRepository, of) => load_stated(store, (name, of), git_spec).await,
+        SourceName::Resource(SourceKind::HelmRepository, of) => load_stated(store, (name, of), helm_spec).await,
+        SourceName::Resource(SourceKind::OciRepository, of) => load_stated(store, (name, of), oci_spec).await,
         SourceName::Resource(SourceKind::ManagedNamespace, _) => Ok(Some(load_built_in(name))),
         SourceName::Link { namespace, url } => {
             let uid = SourceName::link_uid(namespace, url);
@@ -129,16 +92,49 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             // Like a HelmRepository that states only its address.
             let stated = json!({"metadata": {"generation": 1}, "spec": {"url": url}});
             let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
-            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject {
-                name: name.clone(),
-                uid,
-                metadata,
-                spec,
-                any: source.into(),
-                is_lent: false,
-            }))
+            let spec = helm_spec(&source);
+            Ok(Some(source_object(name, uid, source, spec)))
         }
+    }
+}
+
+async fn load_stated<K: Stored + kube_core::Resource + Into<AnySource>>(
+    store: &Store,
+    (name, of): (&SourceName, &Name),
+    spec: fn(&K) -> SourceSpec,
+) -> Result<Option<SourceObject>, StoreError> {
+    let found = resources::load::<K>(store, of).await?;
+    Ok(found.map(|(resource, source)| {
+        let spec = spec(&source);
+        source_object(name, resource.uid, source, spec)
+    }))
+}
+
+fn git_spec(source: &GitRepository) -> SourceSpec {
+    SourceSpec::Git(Box::new(source.spec.clone()))
+}
+
+fn oci_spec(source: &OCIRepository) -> SourceSpec {
+    SourceSpec::Oci(Box::new(source.spec.clone()))
+}
+
+fn helm_spec(source: &HelmRepository) -> SourceSpec {
+    SourceSpec::Helm(Box::new(source.spec.clone()))
+}
+
+fn source_object(
+    name: &SourceName,
+    uid: String,
+    source: impl kube_core::Resource + Into<AnySource>,
+    spec: SourceSpec,
+) -> SourceObject {
+    SourceObject {
+        name: name.clone(),
+        uid,
+        metadata: source.meta().clone(),
+        spec,
+        any: source.into(),
+        is_lent: false,
     }
 }
 
@@ -157,15 +153,7 @@ fn load_built_in(name: &SourceName) -> SourceObject {
 fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObject, StoreError> {
     let stated = json!({"metadata": {"generation": 1}, "spec": {"url": address}});
     let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
-    let (metadata, spec) = (source.metadata.clone(), SourceSpec::File(address.to_owned()));
-    Ok(SourceObject {
-        name: name.clone(),
-        uid,
-        metadata,
-        spec,
-        any: source.into(),
-        is_lent: false,
-    })
+    Ok(source_object(name, uid, source, SourceSpec::File(address.to_owned())))
 }
 
 /// The repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is
@@ -204,15 +192,10 @@ async fn load_base(
 
     let stated = json!({"metadata": {"generation": generation}, "spec": spec});
     let source: GitRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
-    let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
-    let (name, is_lent) = (name.clone(), lender.is_some());
+    let spec = git_spec(&source);
     Ok(SourceObject {
-        name,
-        uid,
-        metadata,
-        spec,
-        any: source.into(),
-        is_lent,
+        is_lent: lender.is_some(),
+        ..source_object(name, uid, source, spec)
     })
 }
 

@@ -147,50 +147,119 @@ pub struct Running {
 
 /// Starts a hub. Requests are answered when this returns.
 pub async fn start(config: Config) -> Result<Running, HubError> {
-    let started = Instant::now();
-    let now = Timestamp::now();
+    let (started, now) = (Instant::now(), Timestamp::now());
     // Other TLS libraries of this process use the same cryptography. A second hub in the process changes nothing.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let data = DataDir::open(&config.data_dir)?;
     let mounted = config.tls.clone().map(|files| Mounted::open(files, now)).transpose()?;
-    let identity = Identity::open(&data, mounted.as_ref().map(|(mounted, _)| mounted), now)?;
-    let listener = listen(config.listen).await?;
-    let address = local_address(&listener, config.listen)?;
-
-    let metrics_listener = match config.metrics_listen {
-        Some(address) => Some(listen(address).await?),
-        None => None,
-    };
-
-    let advertise = config
-        .advertise
-        .clone()
-        .unwrap_or_else(|| Advertise::of_listener(address));
-    if config.advertise.is_none() && address.ip().is_unspecified() {
-        tracing::warn!("{}", unreachable_warning(address, &advertise));
-    }
-
-    let (certificate, renewal) = match mounted {
-        Some((mounted, key)) => {
-            warn_of_certificate(&key, &advertise, now);
-            (key, Renewal::Mounted(Box::new(mounted)))
-        }
-        None => {
-            let names = server_names(&config, address, &advertise);
-            (identity.server_certificate(&names, now)?, Renewal::Own(names))
-        }
-    };
-
-    let (identity, certificate) = (Arc::new(identity), Certificate::new(certificate));
+    let identity = Arc::new(Identity::open(
+        &data,
+        mounted.as_ref().map(|(mounted, _)| mounted),
+        now,
+    )?);
+    let listeners = Listeners::bind(&config).await?;
+    let advertise = choose_advertise(&config, listeners.address);
+    let names = server_names(&config, listeners.address, &advertise);
+    let (certificate, renewal) = choose_certificate(mounted, names, &identity, &advertise, now)?;
     let tls = tls_config(Arc::clone(&certificate))?;
 
+    let store = open_store(&config, &data, &identity).await?;
+    ensure_defaults(&store, now).await?;
     let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
+    let access = Access::start(store.clone(), access_end.clone()).await?;
+    ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
+    let left = resume::take(&store, &identity).await?;
+    let replica = open_replica(&config, &store, &identity, advertise.url()).await?;
+    let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
+
+    let hub = Arc::new(Hub {
+        turns: Turns::of_api(config.max_api_requests),
+        reserved_turns: Turns::of_api((config.max_api_requests / 8).max(1)),
+        user_shares: Shares::new(config.max_api_requests / 2),
+        bodies: Bodies::new(API_BODIES, API_GRACE),
+        reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
+        list_turns: choose_list_turns(&config),
+        answers: Answers::default(),
+        refusals: Arc::default(),
+        watches: Arc::new(Semaphore::new(config.max_watches)),
+        watch_shares: Shares::new(config.max_watches / 4),
+        metrics: Metrics::new(Arc::clone(&replica), Arc::clone(&certificate), config.data_dir.clone()),
+        config,
+        data,
+        store,
+        identity,
+        access,
+        replica,
+        advertise,
+        shutdown,
+    });
+
+    let mut running = Running::new(hub, &listeners, access_end);
+    running.spawn_tasks(certificate, renewal, left);
+    running.serve(listeners.main, tls.into(), api_threads);
+    if let Some(listener) = listeners.metrics {
+        running.serve_metrics(listener);
+    }
+    running.note_ready(started.elapsed());
+    Ok(running)
+}
+
+/// The sockets of a hub, which exist before its database is opened: a port that is taken fails the start early.
+struct Listeners {
+    main: TcpListener,
+    /// The address of `main`, with the actual port if the options say 0.
+    address: SocketAddr,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self, HubError> {
+        let main = listen(config.listen).await?;
+        let address = local_address(&main, config.listen)?;
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        Ok(Self { main, address, metrics })
+    }
+}
+
+/// Returns the address for agents and people. Warns if it was derived from a listener that accepts requests from
+/// everywhere.
+fn choose_advertise(config: &Config, address: SocketAddr) -> Advertise {
+    let Some(advertise) = &config.advertise else {
+        let derived = Advertise::of_listener(address);
+        if address.ip().is_unspecified() {
+            tracing::warn!("{}", unreachable_warning(address, &derived));
+        }
+        return derived;
+    };
+    advertise.clone()
+}
+
+/// Returns the mounted certificate, or one of the hub's own authority for `names`.
+fn choose_certificate(
+    mounted: Option<(Mounted, Arc<CertifiedKey>)>,
+    names: ServerNames,
+    identity: &Identity,
+    advertise: &Advertise,
+    now: Timestamp,
+) -> Result<(Arc<Certificate>, Renewal), HubError> {
+    let Some((mounted, key)) = mounted else {
+        let key = identity.server_certificate(&names, now)?;
+        return Ok((Certificate::new(key), Renewal::Own(names)));
+    };
+    warn_of_certificate(&key, advertise, now);
+    Ok((Certificate::new(key), Renewal::Mounted(Box::new(mounted))))
+}
+
+/// Opens the database with the seal key, and finishes an exchange of that key if the database has followed it.
+async fn open_store(config: &Config, data: &DataDir, identity: &Identity) -> Result<Store, HubError> {
     let location = match &config.database {
         Some(url) => Location::from(url.clone()),
         None => local_file(data.path()).map_err(ConfigError::from)?,
     };
-
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.next_seal_key = identity.next_seal_key().map(|key| *key.bytes());
     options.on_change = Some(Arc::new(MarkClusters));
@@ -208,101 +277,67 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         finish_seal_key(identity.directory())?;
         tracing::info!("the hub goes by the new seal key");
     }
-
     data.remember_database(store.location())?;
     identity.note_successions(&store).await?;
+    Ok(store)
+}
 
-    ensure_defaults(&store, now).await?;
-    let access = Access::start(store.clone(), access_end.clone()).await?;
-    ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
-
-    let left = resume::take(&store, &identity).await?;
-    let url = advertise.url().to_owned();
-    let connections = Connections::new(config.max_connected_agents);
-    let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
+async fn open_replica(
+    config: &Config,
+    store: &Store,
+    identity: &Arc<Identity>,
+    url: &str,
+) -> Result<Arc<Replica>, HubError> {
     let mut replica = Replica::open(
         store.clone(),
-        Arc::clone(&identity),
-        data_dir,
-        url,
-        connections,
-        sources,
+        Arc::clone(identity),
+        config.data_dir.clone(),
+        url.to_owned(),
+        Connections::new(config.max_connected_agents),
+        config.sources.clone(),
     )
     .await?;
     if let Some(path) = &config.secret_backends {
         replica.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }
-    let replica = Arc::new(replica);
+    Ok(Arc::new(replica))
+}
 
-    let metrics = Metrics::new(Arc::clone(&replica), Arc::clone(&certificate), config.data_dir.clone());
-    let admin_kubeconfig = data.admin_kubeconfig();
-
-    let turns = Turns::of_api(config.max_api_requests);
-    let reserved_turns = Turns::of_api((config.max_api_requests / 8).max(1));
-    let user_shares = Shares::new(config.max_api_requests / 2);
-    let watch_shares = Shares::new(config.max_watches / 4);
-    let list_turns = if config.database.is_some() {
-        ListTurns::of_a_server()
-    } else {
-        ListTurns::of_a_file()
-    };
-    let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
-    let watches = Arc::new(Semaphore::new(config.max_watches));
-
-    let hub = Arc::new(Hub {
-        turns,
-        reserved_turns,
-        user_shares,
-        bodies: Bodies::new(API_BODIES, API_GRACE),
-        reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
-        list_turns,
-        answers: Answers::default(),
-        refusals: Arc::default(),
-        watches,
-        watch_shares,
-        config,
-        data,
-        store,
-        identity,
-        access,
-        metrics,
-        replica,
-        advertise,
-        shutdown,
-    });
-
-    let mut running = Running {
-        hub,
-        address,
-        metrics_address: None,
-        admin_kubeconfig,
-        ready_after: Duration::ZERO,
-        servers: Vec::new(),
-        tasks: TaskTracker::new(),
-        access_end,
-    };
-
-    running.spawn_tasks(certificate, renewal, left);
-    running.serve(listener, tls.into(), api_threads);
-    if let Some(listener) = metrics_listener {
-        running.metrics_address = listener.local_addr().ok();
-        running.serve_metrics(listener);
+fn choose_list_turns(config: &Config) -> ListTurns {
+    match config.database {
+        Some(_) => ListTurns::of_a_server(),
+        None => ListTurns::of_a_file(),
     }
-
-    running.ready_after = started.elapsed();
-    tracing::info!(
-        address = %running.address,
-        url = %running.hub.advertise,
-        database = %running.hub.store.location(),
-        kubeconfig = %running.admin_kubeconfig.display(),
-        ca_pin = running.hub.identity.ca_pin(),
-        ms = running.ready_after.as_millis() as u64,
-        "the hub is ready"
-    );
-    Ok(running)
 }
 
 impl Running {
+    fn new(hub: Arc<Hub>, listeners: &Listeners, access_end: CancellationToken) -> Self {
+        let metrics = listeners.metrics.as_ref();
+        Self {
+            address: listeners.address,
+            metrics_address: metrics.and_then(|listener| listener.local_addr().ok()),
+            admin_kubeconfig: hub.data.admin_kubeconfig(),
+            ready_after: Duration::ZERO,
+            servers: Vec::new(),
+            tasks: TaskTracker::new(),
+            access_end,
+            hub,
+        }
+    }
+
+    fn note_ready(&mut self, after: Duration) {
+        self.ready_after = after;
+        tracing::info!(
+            address = %self.address,
+            url = %self.hub.advertise,
+            database = %self.hub.store.location(),
+            kubeconfig = %self.admin_kubeconfig.display(),
+            ca_pin = self.hub.identity.ca_pin(),
+            ms = after.as_millis() as u64,
+            "the hub is ready"
+        );
+    }
+
     fn spawn_tasks(&self, certificate: Arc<Certificate>, renewal: Renewal, left: Option<Resume>) {
         let shutdown = &self.hub.shutdown;
         let renewal = certificate.keep_fresh(Arc::clone(&self.hub), renewal);

@@ -155,6 +155,26 @@ fn read_token_request(call: &Call, bytes: &[u8]) -> Result<Value, ApiError> {
     Ok(request)
 }
 
+fn check_token_request(request: &Value, account: &str) -> Result<(), FieldError> {
+    let given = &request["metadata"]["name"];
+    if given
+        .as_str()
+        .is_some_and(|given| !given.is_empty() && given != account)
+    {
+        let why = "must match the service account name if specified";
+        return Err(FieldError::invalid("metadata.name", given, why));
+    }
+    if request["spec"]["audiences"].as_array().is_some_and(|a| !a.is_empty()) {
+        let why = "tokens of this server are for this server alone";
+        return Err(FieldError::forbidden("spec.audiences", why));
+    }
+    if request["spec"]["boundObjectRef"].is_object() {
+        let why = "tokens are bound to their service account alone";
+        return Err(FieldError::forbidden("spec.boundObjectRef", why));
+    }
+    Ok(())
+}
+
 /// `kubectl create token`.
 async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
@@ -167,20 +187,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let account = call.load(&call.info.name).await?;
     let name = &call.info.name;
 
-    let given = &request["metadata"]["name"];
-    if given.as_str().is_some_and(|given| !given.is_empty() && given != name) {
-        let why = "must match the service account name if specified";
-        return Err(invalid(name, FieldError::invalid("metadata.name", given, why)));
-    }
-    if request["spec"]["audiences"].as_array().is_some_and(|a| !a.is_empty()) {
-        let why = "tokens of this server are for this server alone";
-        return Err(invalid(name, FieldError::forbidden("spec.audiences", why)));
-    }
-    if request["spec"]["boundObjectRef"].is_object() {
-        let why = "tokens are bound to their service account alone";
-        return Err(invalid(name, FieldError::forbidden("spec.boundObjectRef", why)));
-    }
-
+    check_token_request(&request, name).map_err(|cause| invalid(name, cause))?;
     let seconds = &request["spec"]["expirationSeconds"];
     // A negative duration counts as 0, which is far below the minimum.
     let ttl = seconds

@@ -214,7 +214,7 @@ async fn advance_policy(
             carry_out(replica, &members, &decision, &wanted).await?;
             (explain(&decision, total, policy.spec.suspend), decision)
         }
-        // Admission refuses these. What an older hub admitted changes nothing.
+        // Admission refuses these. A spec that an older hub admitted changes nothing.
         (_, Err(problem)) => (Verdict::stalled("InvalidSpec", problem), Decision::default()),
         // The progress of these agents is unknown, so none is changed.
         (Err(damage), _) => (Verdict::stalled("RowDamaged", damage.to_string()), Decision::default()),
@@ -244,9 +244,35 @@ async fn carry_out(
     decision: &Decision,
     wanted: &AgentSettings,
 ) -> Result<(), StoreError> {
-    let text = serde_json::to_string(wanted).map_err(StoreError::abort)?;
-    let now = Timestamp::now().as_second();
+    let rows = rows_of(members, decision, wanted, Timestamp::now().as_second())?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let changed: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
+    let written = replica.store.transact(move |tx| {
+        Box::pin(async move {
+            for row in rows {
+                save_agent_update(tx, &row).await?;
+                mark_cluster(tx, &row.cluster_uid).await?;
+            }
+            Ok(())
+        })
+    });
+    written.await?;
+    replica.signals.dirty.notify_one();
+    // Their status shows the new settings.
+    changed.iter().for_each(|uid| replica.check_cluster(uid));
+    Ok(())
+}
 
+/// The rows of the agents that get the new settings, and of those that return to the settings before.
+fn rows_of(
+    members: &[Member],
+    decision: &Decision,
+    wanted: &AgentSettings,
+    now: i64,
+) -> Result<Vec<AgentUpdateRow>, StoreError> {
+    let text = serde_json::to_string(wanted).map_err(StoreError::abort)?;
     let mut rows = Vec::new();
     for member in decision.assign.iter().filter_map(|index| members.get(*index)) {
         tracing::info!(
@@ -280,25 +306,7 @@ async fn carry_out(
         });
     }
 
-    if rows.is_empty() {
-        return Ok(());
-    }
-
-    let changed: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
-    let written = replica.store.transact(move |tx| {
-        Box::pin(async move {
-            for row in rows {
-                save_agent_update(tx, &row).await?;
-                mark_cluster(tx, &row.cluster_uid).await?;
-            }
-            Ok(())
-        })
-    });
-    written.await?;
-    replica.signals.dirty.notify_one();
-    // Their status shows the new settings.
-    changed.iter().for_each(|uid| replica.check_cluster(uid));
-    Ok(())
+    Ok(rows)
 }
 
 fn explain(decision: &Decision, total: usize, suspended: bool) -> Vec<Verdict> {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment, SourceKind,
@@ -133,40 +134,7 @@ async fn prepare(
         .map_err(failed)?;
     let mut facts = facts.ok_or_else(gone)?;
 
-    let (revision, archive) = match instead {
-        Instead::Nothing => (
-            facts
-                .assigned
-                .as_ref()
-                .map(|assigned| assigned.revision.clone())
-                .unwrap_or_default(),
-            None,
-        ),
-        Instead::Revision(named) => {
-            let candidate = find_candidate(&replica, &facts.name, &facts.service, &named).await?;
-            facts.source_urls = candidate.urls();
-            (take_place(&mut facts, candidate), None)
-        }
-        Instead::Files { local, archive } => {
-            // Assume the repository of what is assigned.
-            let known = facts.candidate.as_ref().or(facts.assigned.as_ref());
-            let of_known = known.map(|known| (known.origin.clone(), known.configuration.clone()));
-            let (origin, configuration) = of_known.unwrap_or_default();
-            let (candidate, archive) = open_files(local, archive).await?;
-            (
-                take_place(
-                    &mut facts,
-                    Candidate {
-                        origin,
-                        configuration,
-                        ..candidate
-                    },
-                ),
-                Some(archive.into()),
-            )
-        }
-    };
-
+    let (revision, archive) = replace_assigned(&replica, &mut facts, instead).await?;
     let secrets = secrets::resolve(&replica, &facts).await.map_err(failed)?;
     let given = {
         let mut tables = replica.store.tables().await.map_err(failed)?;
@@ -185,6 +153,39 @@ async fn prepare(
         revision,
         archive,
     })
+}
+
+/// Returns the revision that the plan is about, and the bundle of local files.
+async fn replace_assigned(
+    replica: &Arc<Replica>,
+    facts: &mut ServiceFacts,
+    instead: Instead,
+) -> Result<(String, Option<Bytes>), (PlanProblem, String)> {
+    match instead {
+        Instead::Nothing => {
+            let assigned = facts.assigned.as_ref();
+            let revision = assigned.map(|assigned| assigned.revision.clone());
+            Ok((revision.unwrap_or_default(), None))
+        }
+        Instead::Revision(named) => {
+            let candidate = find_candidate(replica, &facts.name, &facts.service, &named).await?;
+            facts.source_urls = candidate.urls();
+            Ok((take_place(facts, candidate), None))
+        }
+        Instead::Files { local, archive } => {
+            // Assume the repository of what is assigned.
+            let known = facts.candidate.as_ref().or(facts.assigned.as_ref());
+            let of_known = known.map(|known| (known.origin.clone(), known.configuration.clone()));
+            let (origin, configuration) = of_known.unwrap_or_default();
+            let (candidate, archive) = open_files(local, archive).await?;
+            let candidate = Candidate {
+                origin,
+                configuration,
+                ..candidate
+            };
+            Ok((take_place(facts, candidate), Some(archive.into())))
+        }
+    }
 }
 
 /// The reason that holds the assignment says nothing about what replaces it.
@@ -248,13 +249,23 @@ async fn find_candidate(
 
     let resolved = candidates::resolve(replica, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
-    resolved.candidate.map_err(|trouble| match trouble {
-        Trouble::ChartPending { message } => refused(format!(
-            "{message}; the hub fetches the dependencies of charts and kustomizations once a service uses them"
-        )),
-        Trouble::Files { message, .. } => unavailable(format!("{message}; retry once the hub has fetched them")),
-        trouble => refused(trouble.to_string()),
-    })
+    resolved.candidate.map_err(problem_of)
+}
+
+fn problem_of(trouble: Trouble) -> (PlanProblem, String) {
+    match trouble {
+        Trouble::ChartPending { message } => {
+            let message = format!(
+                "{message}; the hub fetches the dependencies of charts and kustomizations once a service uses them"
+            );
+            (PlanProblem::Refused, message)
+        }
+        Trouble::Files { message, .. } => {
+            let message = format!("{message}; retry once the hub has fetched them");
+            (PlanProblem::Unavailable, message)
+        }
+        trouble => (PlanProblem::Refused, trouble.to_string()),
+    }
 }
 
 /// Returns an archive as it was sent if an agent would accept it; otherwise the reason.

@@ -116,13 +116,10 @@ pub async fn track_cluster(replica: Arc<Replica>, uid: String) -> Result<Next, S
 /// Returns when to requeue, and whether the cluster is ready.
 async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Result<(Next, bool), StoreError> {
     let name = Name::new(&state.namespace, &state.name);
-
-    let Some((resource, cluster)) = resources::load::<Cluster>(&replica.store, &name).await? else {
+    let found = resources::load::<Cluster>(&replica.store, &name).await?;
+    let Some((_, cluster)) = found.filter(|(resource, _)| resource.uid == uid) else {
         return Ok((Next::OnChange, false));
     };
-    if resource.uid != uid {
-        return Ok((Next::OnChange, false));
-    }
 
     let (mut agent, update, keys) = {
         let mut tables = replica.store.tables().await?;
@@ -159,13 +156,9 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
         quarantine,
     };
 
-    let status = resolve_status(&cluster, state, said, deadline, now);
-    state.show_skew(
-        status
-            .conditions
-            .iter()
-            .any(|condition| condition.type_ == VERSION_SKEW),
-    );
+    let status = resolve_status(&cluster, state, &said, deadline, now);
+    let is_skewed = |condition: &Condition| condition.type_ == VERSION_SKEW;
+    state.show_skew(status.conditions.iter().any(is_skewed));
     if is_away(cluster.status.as_ref()) != is_away(Some(&status)) {
         // Rollouts pass over clusters that are away, and nothing else is written when one of them is back.
         let has = sets_of_cluster(&mut *replica.store.tables().await?, uid).await?;
@@ -173,8 +166,14 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
     }
 
     resources::write_status::<Cluster>(&replica.store, &name, uid, &status).await?;
+    Ok(next_look(state, deadline, now))
+}
+
+/// Returns when to requeue, and whether the cluster is ready. `deadline`: as of [`silence_deadline`]. None: it has no
+/// agent.
+fn next_look(state: &ClusterState, deadline: Option<i64>, now: Timestamp) -> (Next, bool) {
     let Some(deadline) = deadline else {
-        return Ok((Next::OnChange, false));
+        return (Next::OnChange, false);
     };
     let left = deadline - now.as_second();
     // Ready: requeue for when it would stop being ready. Silent: requeue about as often as it should poll.
@@ -183,7 +182,7 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
     } else {
         state.poll_interval.min(MAX_LOOK)
     };
-    Ok((Next::After(wait), left > 0))
+    (Next::After(wait), left > 0)
 }
 
 /// Whether no agent is heard, according to the status.
@@ -258,94 +257,35 @@ async fn keep_quarantine(
 fn resolve_status(
     cluster: &Cluster,
     state: &ClusterState,
-    Said {
-        agent,
-        update,
-        report,
-        standing,
-        quarantine,
-    }: Said<'_>,
+    said: &Said<'_>,
     deadline: Option<i64>,
     now: Timestamp,
 ) -> ClusterStatus {
     let previous = cluster.status.clone().unwrap_or_default();
     let generation = cluster.metadata.generation.unwrap_or(0);
+    let agent = said.agent;
     let ahead = agent.and_then(|_| shown_skew(state.ahead(), previous.clock_skew_seconds));
     let skew = agent.and_then(|agent| explain_versions(state.skew(), &previous.conditions, &agent.agent_version));
 
-    let mut verdicts = match (agent, deadline) {
-        _ if quarantine.is_some() => {
-            let hosts = quarantine.unwrap_or_default();
-            let message = format!(
-                "two agents use this cluster's identity ({hosts}): the hub answers neither, and workloads keep running. Stop \
-                 the agent that should not run, then run: farwater cluster join {}",
-                state.name
-            );
-            Verdict::stalled("DuplicateIdentity", message)
+    let is_heard = deadline.is_some_and(|deadline| now.as_second() <= deadline);
+    let mut verdicts = match said.refusal(&state.name) {
+        Some(refusal) => refusal,
+        None if agent.is_none() => {
+            let message = format!("no agent has joined; run: farwater cluster join {}", state.name);
+            Verdict::reconciling(NOT_JOINED, message)
         }
-        (Some(_), _) if standing == Standing::Foreign => Verdict::stalled(
-            "HubKeysOlder",
-            "the agent uses newer keys than this hub has: keys/ of the hub's data directory was restored from an older \
-             copy. The agent accepts nothing from this hub, and workloads keep running. Restore the newest copy, or join \
-             the agent again",
-        ),
-        (Some(_), _) if standing == Standing::Revoked => Verdict::stalled(
-            "HubKeysRevoked",
-            format!(
-                "the agent uses retired keys of the hub; workloads keep running. Run: farwater cluster join {}",
-                state.name
-            ),
-        ),
-        (Some(_), Some(deadline)) if now.as_second() <= deadline => {
-            let clock = ahead.map(|ahead| format!("; its machine's clock is {} the hub's", describe_skew(ahead)));
-            let version = skew.as_ref().map(|verdict| format!("; {}", verdict.message));
-            let polls = ["the agent polls".to_owned()].into_iter().chain(clock).chain(version);
-            Verdict::ready("Connected", polls.collect::<String>())
-        }
-        (Some(_), _) => {
-            let since = state.heard().and_then(|heard| Timestamp::from_second(heard).ok());
-            let message = since.map_or_else(
-                || "the agent has joined and has not polled since".to_owned(),
-                |since| format!("the agent was last heard at {since}; workloads in the cluster keep running"),
-            );
-            vec![Verdict::new("Ready", Some(false), SILENT, message)]
-        }
-        (None, _) => {
-            let name = &*state.name;
-            Verdict::reconciling(
-                NOT_JOINED,
-                format!("no agent has joined; run: farwater cluster join {name}"),
-            )
-        }
+        None if is_heard => Verdict::ready("Connected", describe_polls(ahead, skew.as_ref())),
+        None => vec![Verdict::new("Ready", Some(false), SILENT, describe_silence(state))],
     };
-
-    if let Some(agent) = agent.filter(|agent| agent.restored_epoch != 0) {
-        let epoch = agent.restored_epoch;
-        let message = format!(
-            "the agent has seen newer states than this hub's database holds, so that was restored from a backup. Nothing is \
-             deleted in the cluster until this Cluster is annotated {CONFIRM_RESTORED}={epoch}"
-        );
-        verdicts.push(Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", message));
-    }
-
-    if let Some(row) = update.filter(|row| !row.failed.is_empty()) {
-        verdicts.push(Verdict::new(
-            "AgentUpdated",
-            Some(false),
-            "WentBack",
-            row.reason.clone(),
-        ));
+    verdicts.extend(agent.and_then(restored_verdict));
+    if let Some(row) = said.update.filter(|row| !row.failed.is_empty()) {
+        let reason = row.reason.clone();
+        verdicts.push(Verdict::new("AgentUpdated", Some(false), "WentBack", reason));
     }
     verdicts.extend(skew);
-    if let Some(ahead) = ahead {
-        let message = format!(
-            "the clock of the agent's machine is {} the hub's. The agent goes by the hub's time; certificates and tokens of the \
-             cluster itself are judged by the wrong one: set the clock right there",
-            describe_skew(ahead)
-        );
-        verdicts.push(Verdict::new("ClockSkewed", Some(true), "ClocksDiffer", message));
-    }
+    verdicts.extend(ahead.map(skewed_verdict));
 
+    let report = said.report;
     ClusterStatus {
         clock_skew_seconds: ahead,
         observed_generation: Some(generation),
@@ -359,6 +299,71 @@ fn resolve_status(
         last_heard_time: None,
         connected: None,
     }
+}
+
+impl Said<'_> {
+    /// Why the hub and the agent do not accept each other. None: they do, or there is no agent.
+    fn refusal(&self, cluster: &str) -> Option<Vec<Verdict>> {
+        if let Some(hosts) = &self.quarantine {
+            let message = format!(
+                "two agents use this cluster's identity ({hosts}): the hub answers neither, and workloads keep running. Stop \
+                 the agent that should not run, then run: farwater cluster join {cluster}"
+            );
+            return Some(Verdict::stalled("DuplicateIdentity", message));
+        }
+        match self.agent.map(|_| &self.standing)? {
+            Standing::Foreign => Some(Verdict::stalled(
+                "HubKeysOlder",
+                "the agent uses newer keys than this hub has: keys/ of the hub's data directory was restored from an older \
+                 copy. The agent accepts nothing from this hub, and workloads keep running. Restore the newest copy, or join \
+                 the agent again",
+            )),
+            Standing::Revoked => {
+                let message = format!(
+                    "the agent uses retired keys of the hub; workloads keep running. Run: farwater cluster join {cluster}"
+                );
+                Some(Verdict::stalled("HubKeysRevoked", message))
+            }
+            Standing::Current | Standing::Behind => None,
+        }
+    }
+}
+
+fn describe_polls(ahead: Option<i64>, skew: Option<&Verdict>) -> String {
+    let clock = ahead.map(|ahead| format!("; its machine's clock is {} the hub's", describe_skew(ahead)));
+    let version = skew.map(|verdict| format!("; {}", verdict.message));
+    ["the agent polls".to_owned()]
+        .into_iter()
+        .chain(clock)
+        .chain(version)
+        .collect()
+}
+
+fn describe_silence(state: &ClusterState) -> String {
+    let since = state.heard().and_then(|heard| Timestamp::from_second(heard).ok());
+    since.map_or_else(
+        || "the agent has joined and has not polled since".to_owned(),
+        |since| format!("the agent was last heard at {since}; workloads in the cluster keep running"),
+    )
+}
+
+/// None: the hub's database was not restored since the agent joined, or a person has confirmed it.
+fn restored_verdict(agent: &Agent) -> Option<Verdict> {
+    let epoch = Some(agent.restored_epoch).filter(|epoch| *epoch != 0)?;
+    let message = format!(
+        "the agent has seen newer states than this hub's database holds, so that was restored from a backup. Nothing is \
+         deleted in the cluster until this Cluster is annotated {CONFIRM_RESTORED}={epoch}"
+    );
+    Some(Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", message))
+}
+
+fn skewed_verdict(ahead: i64) -> Verdict {
+    let message = format!(
+        "the clock of the agent's machine is {} the hub's. The agent goes by the hub's time; certificates and tokens of the \
+         cluster itself are judged by the wrong one: set the clock right there",
+        describe_skew(ahead)
+    );
+    Verdict::new("ClockSkewed", Some(true), "ClocksDiffer", message)
 }
 
 /// The clock skew to show: none below a minute, and the one shown before if it differs by less. A restarted hub has not

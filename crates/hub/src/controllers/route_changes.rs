@@ -3,9 +3,11 @@
 //! Maps each kind to the controllers that depend on it. Keys are queued, never objects: a controller reads the object
 //! again. Changes of rows have no events, so controllers requeue one another for those.
 
+mod cluster_rows;
+
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, atomic::Ordering},
+    collections::HashMap,
+    sync::{Arc, LazyLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -23,9 +25,8 @@ use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
         Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
-        linked_sources, load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines,
-        mark_all, mark_cluster, members_waiting_for, services_gone, services_of_secret, services_under_grants,
-        sets_of_cluster,
+        linked_sources, mark_all, mark_cluster, members_waiting_for, services_gone, services_of_secret,
+        services_under_grants, sets_of_cluster,
     },
 };
 use futures::StreamExt as _;
@@ -34,7 +35,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::resume::Resume;
 use crate::{
-    delivery::{desired, keys, token::key_print},
     errors::chain,
     guards::{follow_windows, freeze_prunes},
     kinds::meta::labels,
@@ -46,6 +46,7 @@ use crate::{
     services::select_health_rules,
     sources::{self, access::may_use},
 };
+use cluster_rows::ClusterRows;
 
 const RETRY: Duration = Duration::from_secs(1);
 const DEFAULT_POLL: Duration = Duration::from_secs(30);
@@ -166,75 +167,40 @@ async fn learn_sets(replica: &Replica) -> Result<(), StoreError> {
 
 /// Fills the replica's memory, and forgets what it knows of clusters without a resource.
 async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreError> {
-    let mut rows = Vec::new();
-    resources::list_pages::<Cluster>(&replica.store, None, |resource| rows.push(resource)).await?;
-    let (agents, all_keys, heads, heartbeats, quarantines) = {
-        let mut tables = replica.store.tables().await?;
-        let (agents, keys) = (load_agents(&mut tables).await?, load_all_agent_keys(&mut tables).await?);
-        let (heads, heartbeats) = (
-            load_desired_heads(&mut tables).await?,
-            load_heartbeats(&mut tables).await?,
-        );
-        (agents, keys, heads, heartbeats, load_quarantines(&mut tables).await?)
-    };
+    let clusters = &replica.memory.clusters;
+    let mut found = Vec::new();
+    resources::list_pages::<Cluster>(&replica.store, None, |resource| found.push(resource)).await?;
+    let rows = ClusterRows::load(&mut *replica.store.tables().await?).await?;
 
-    let mut states: HashMap<String, ClusterState> = HashMap::new();
-    for resource in &rows {
-        states.insert(resource.uid.clone(), cluster_state(&resource.object));
-        if resource.version <= acted_upon {
-            replica.memory.seen.note(&resource.object["metadata"]);
-        }
+    for resource in found.iter().filter(|resource| resource.version <= acted_upon) {
+        replica.memory.seen.note(&resource.object["metadata"]);
     }
-
-    let mut orphans: HashSet<String> = replica
-        .memory
-        .clusters
-        .all()
+    let states = found
         .iter()
-        .map(|state| state.uid.to_string())
-        .collect();
-    for agent in agents {
-        match states.get_mut(&agent.cluster_uid) {
-            Some(state) => {
-                state.key_print = Some(key_print(&agent.public_key));
-                keys::remember(state, &keys::first_keys(&agent));
-            }
-            None => drop(orphans.insert(agent.cluster_uid)),
-        }
-    }
-    for row in all_keys {
-        if let Some(state) = states.get_mut(&row.cluster_uid) {
-            keys::remember(state, &row);
-        }
-    }
-    for head in heads {
-        match states.get_mut(&head.cluster_uid) {
-            Some(state) => state.etag = desired::etag(&head),
-            None => drop(orphans.insert(head.cluster_uid)),
-        }
-    }
-    orphans.retain(|uid| !states.contains_key(uid));
+        .map(|resource| (resource.uid.clone(), cluster_state(&resource.object)));
+    let states = rows.complete(states.collect());
+    let known = clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    let orphans = rows.orphans(&states, known);
 
     for (uid, state) in states {
         // The state in memory is never older than the rows that were read.
-        if replica.memory.clusters.get(&uid).is_some() {
-            replica.memory.clusters.change(&uid, |known| {
+        if clusters.get(&uid).is_some() {
+            clusters.change(&uid, |known| {
                 (known.poll_interval, known.labels) = (state.poll_interval, state.labels);
             });
         } else {
-            replica.memory.clusters.insert(state);
+            clusters.insert(state);
         }
         replica.check_cluster(&uid);
     }
-
-    for row in quarantines {
-        if let Some(state) = replica.memory.clusters.get(&row.cluster_uid) {
+    for row in &rows.quarantines {
+        if let Some(state) = clusters.get(&row.cluster_uid) {
             state.set_quarantined(true);
         }
     }
-    replica.memory.clusters.set_saved(&heartbeats);
+    clusters.set_saved(&rows.heartbeats);
     for uid in orphans {
-        replica.memory.clusters.remove(&uid);
+        clusters.remove(&uid);
         replica.check_cluster(&uid);
     }
     Ok(())
@@ -258,126 +224,104 @@ fn cluster_state(object: &Value) -> ClusterState {
 }
 
 async fn route(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> {
-    let kinds = Kinds::get();
-    let kind = &event.key.kind;
-    let followed = [
-        &kinds.service,
-        &kinds.cluster,
-        &kinds.grant,
-        &kinds.health_rule,
-        &kinds.managed,
-        &kinds.pipeline,
-        &kinds.provider,
-        &kinds.receiver,
-        &kinds.rule,
-        &kinds.set,
-        &kinds.window,
-    ];
-    let source = sources::kind_of(kind);
+    let Some(kind) = Followed::of(&event.key.kind) else {
+        return Ok(());
+    };
     let name = Name::new(&event.key.namespace, &event.key.name);
-
-    if *kind == kinds.agent_policy {
-        // Its status, which its controller writes, is no news. Reconciling twice changes nothing.
-        if news(replica, event) > News::Nothing {
-            replica.signals.agents.notify_one();
+    match kind {
+        Followed::Secret => return route_secret(replica, &name, &event.object).await,
+        Followed::Context | Followed::ConfigMap => {
+            // The write itself has marked the services whose parameters changed.
+            replica.signals.dirty.notify_one();
+            return Ok(());
         }
-        return Ok(());
-    }
-    if *kind == kinds.secret {
-        return route_secret(replica, &name, &event.object).await;
-    }
-    if *kind == kinds.context || *kind == kinds.config_map {
-        // The write itself has marked the services whose parameters changed.
-        replica.signals.dirty.notify_one();
-        return Ok(());
-    }
-    if *kind == kinds.namespace {
-        // The first event since the start is always news, even if the Namespace was loaded.
-        return match name.name == ADMIN_NAMESPACE && news(replica, event) > News::Nothing {
-            true => {
-                let is_there = event.operation != Operation::Deleted;
-                freeze_prunes::follow(replica, is_there.then_some(&*event.object)).await
+        Followed::Namespace if name.name != ADMIN_NAMESPACE => return Ok(()),
+        // A ManagedNamespace copies its set's status, and may wait for the name of a set that is deleted.
+        Followed::Set => {
+            if let Some(maker) = maker_name(&name.name) {
+                replica.queues.namespaces.add(Name::new(&name.namespace, maker));
             }
-            false => Ok(()),
-        };
-    }
-
-    if source.is_none() && !followed.contains(&kind) {
-        return Ok(());
-    }
-    // A ManagedNamespace copies its set's status, and may wait for the name of a set that is deleted.
-    if *kind == kinds.set
-        && let Some(maker) = maker_name(&name.name)
-    {
-        replica.queues.namespaces.add(Name::new(&name.namespace, maker));
+        }
+        _ => {}
     }
 
     // A change of the status counts too, because stages are judged by it.
-    note_pipelines(replica, kind, source, &name);
-    let news = news(replica, event);
-    if news == News::Nothing {
-        Ok(())
-    } else if let Some(source) = source {
-        route_source(replica, SourceName::Resource(source, name), event, news).await
-    } else if *kind == kinds.service {
-        let service = name.clone();
-        replica.queues.services.add(name);
-        replica.signals.dirty.notify_one();
-        if event.operation == Operation::Deleted {
-            refill_sets(replica, &service).await
-        } else {
-            Ok(())
-        }
-    } else if *kind == kinds.set {
-        replica.memory.sets.add(name, Scope::All);
-        Ok(())
-    } else if *kind == kinds.pipeline {
-        replica.memory.pipelines.queue.add(name);
-        Ok(())
-    } else if *kind == kinds.cluster {
-        route_cluster(replica, event).await
-    } else if *kind == kinds.managed {
-        replica.queues.namespaces.add(name);
-        Ok(())
-    } else if *kind == kinds.health_rule {
-        select_health_rules::follow(replica).await
-    } else if *kind == kinds.window {
-        if news == News::Desired {
-            follow_windows::follow(replica).await
-        } else {
-            Ok(())
-        }
-    } else if *kind == kinds.receiver {
-        replica.queues.receivers.add(name);
-        Ok(())
-    } else if *kind == kinds.provider {
-        route_provider(replica, &name, event).await
-    } else if *kind == kinds.rule {
-        let is_there = event.operation != Operation::Deleted;
-        let spec = is_there
-            .then(|| serde_json::from_value(event.object["spec"].clone()))
-            .transpose();
-        replica.notifications.know_rule(&name, spec.map_err(StoreError::abort)?);
-        Ok(())
-    } else {
-        for (namespace, name) in services_under_grants(&mut *replica.store.tables().await?).await? {
-            replica.queues.services.add(Name { namespace, name });
-        }
-        replica.memory.sets.note_grants();
-        replica.signals.dirty.notify_one();
-        Ok(())
+    note_pipelines(replica, kind, &name);
+    match news(replica, kind, event) {
+        News::Nothing => Ok(()),
+        news => route_news(replica, (kind, name), event, news).await,
     }
 }
 
-fn note_pipelines(replica: &Replica, kind: &Kind, source: Option<SourceKind>, name: &Name) {
-    let kinds = Kinds::get();
-    let part = match source {
-        Some(SourceKind::GitRepository) => Part::Repository,
-        _ if *kind == kinds.set => Part::Set,
-        _ if *kind == kinds.service => Part::Service,
+/// Requeues the controllers of a kind for a change that no controller made itself.
+async fn route_news(
+    replica: &Replica,
+    (kind, name): (Followed, Name),
+    event: &WatchEvent,
+    news: News,
+) -> Result<(), StoreError> {
+    match kind {
+        // Reconciling twice changes nothing.
+        Followed::AgentPolicy => replica.signals.agents.notify_one(),
+        Followed::Cluster => route_cluster(replica, event).await?,
+        Followed::Grant => route_grant(replica).await?,
+        Followed::HealthRule => select_health_rules::follow(replica).await?,
+        Followed::Managed => replica.queues.namespaces.add(name),
+        // The first event since the start is always news, even if the Namespace was loaded.
+        Followed::Namespace => freeze_prunes::follow(replica, present(event)).await?,
+        Followed::Pipeline => replica.memory.pipelines.queue.add(name),
+        Followed::Provider => route_provider(replica, &name, event).await?,
+        Followed::Receiver => replica.queues.receivers.add(name),
+        Followed::Rule => route_rule(replica, &name, event)?,
+        Followed::Service => route_service(replica, name, event).await?,
+        Followed::Set => replica.memory.sets.add(name, Scope::All),
+        Followed::Source(kind) => route_source(replica, SourceName::Resource(kind, name), event, news).await?,
+        Followed::Window if news == News::Desired => follow_windows::follow(replica).await?,
+        Followed::Window | Followed::Secret | Followed::Context | Followed::ConfigMap => {}
+    }
+    Ok(())
+}
+
+/// The object after the change. None: it was deleted.
+fn present(event: &WatchEvent) -> Option<&Value> {
+    (event.operation != Operation::Deleted).then_some(&*event.object)
+}
+
+fn note_pipelines(replica: &Replica, kind: Followed, name: &Name) {
+    let part = match kind {
+        Followed::Source(SourceKind::GitRepository) => Part::Repository,
+        Followed::Set => Part::Set,
+        Followed::Service => Part::Service,
         _ => return,
     };
     replica.memory.pipelines.note(part, name);
+}
+
+async fn route_service(replica: &Replica, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
+    let service = name.clone();
+    replica.queues.services.add(name);
+    replica.signals.dirty.notify_one();
+    match event.operation {
+        Operation::Deleted => refill_sets(replica, &service).await,
+        _ => Ok(()),
+    }
+}
+
+async fn route_grant(replica: &Replica) -> Result<(), StoreError> {
+    for (namespace, name) in services_under_grants(&mut *replica.store.tables().await?).await? {
+        replica.queues.services.add(Name { namespace, name });
+    }
+    replica.memory.sets.note_grants();
+    replica.signals.dirty.notify_one();
+    Ok(())
+}
+
+fn route_rule(replica: &Replica, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
+    let spec = present(event)
+        .map(|rule| serde_json::from_value(rule["spec"].clone()))
+        .transpose();
+    replica.notifications.know_rule(name, spec.map_err(StoreError::abort)?);
+    Ok(())
 }
 
 async fn route_provider(replica: &Replica, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
@@ -402,60 +346,66 @@ async fn refill_sets(replica: &Replica, service: &Name) -> Result<(), StoreError
 
 /// How an object differs from the last one seen. Changes that controllers make themselves don't count: the status, and
 /// the finalizer once it is set.
-fn news(replica: &Replica, event: &WatchEvent) -> News {
+fn news(replica: &Replica, kind: Followed, event: &WatchEvent) -> News {
     let metadata = &event.object["metadata"];
     if event.operation == Operation::Deleted {
         replica.memory.seen.forget(metadata);
         return News::Desired;
     }
     // Only one finalizer concerns a controller: its own. Where that is missing, the controller has to set it.
-    let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
+    let is_held = kind != Followed::Service || resources::is_held(metadata);
     match replica.memory.seen.note(metadata) {
         News::Nothing if !is_held => News::Metadata,
         news => news,
     }
 }
 
-struct Kinds {
-    agent_policy: Kind,
-    service: Kind,
-    cluster: Kind,
-    grant: Kind,
-    health_rule: Kind,
-    managed: Kind,
-    pipeline: Kind,
-    set: Kind,
-    window: Kind,
-    receiver: Kind,
-    provider: Kind,
-    rule: Kind,
-    context: Kind,
-    config_map: Kind,
-    secret: Kind,
-    namespace: Kind,
+/// The kinds that concern a controller.
+#[derive(Clone, Copy, PartialEq)]
+enum Followed {
+    AgentPolicy,
+    Cluster,
+    ConfigMap,
+    Context,
+    Grant,
+    HealthRule,
+    Managed,
+    Namespace,
+    Pipeline,
+    Provider,
+    Receiver,
+    Rule,
+    Secret,
+    Service,
+    Set,
+    Source(SourceKind),
+    Window,
 }
 
-impl Kinds {
-    fn get() -> &'static Self {
-        static KINDS: std::sync::LazyLock<Kinds> = std::sync::LazyLock::new(|| Kinds {
-            agent_policy: AgentPolicy::kind(),
-            service: ServiceDeployment::kind(),
-            cluster: Cluster::kind(),
-            grant: ClusterGrant::kind(),
-            health_rule: HealthRule::kind(),
-            managed: ManagedNamespace::kind(),
-            pipeline: Pipeline::kind(),
-            set: ServiceSet::kind(),
-            window: ChangeWindow::kind(),
-            receiver: Receiver::kind(),
-            provider: NotificationProvider::kind(),
-            rule: NotificationRule::kind(),
-            context: ServiceContext::kind(),
-            config_map: resources::config_maps(),
-            secret: resources::secrets(),
-            namespace: resources::namespaces(),
+impl Followed {
+    fn of(kind: &Kind) -> Option<Self> {
+        static KINDS: LazyLock<HashMap<Kind, Followed>> = LazyLock::new(|| {
+            HashMap::from([
+                (AgentPolicy::kind(), Followed::AgentPolicy),
+                (Cluster::kind(), Followed::Cluster),
+                (resources::config_maps(), Followed::ConfigMap),
+                (ServiceContext::kind(), Followed::Context),
+                (ClusterGrant::kind(), Followed::Grant),
+                (HealthRule::kind(), Followed::HealthRule),
+                (ManagedNamespace::kind(), Followed::Managed),
+                (resources::namespaces(), Followed::Namespace),
+                (Pipeline::kind(), Followed::Pipeline),
+                (NotificationProvider::kind(), Followed::Provider),
+                (Receiver::kind(), Followed::Receiver),
+                (NotificationRule::kind(), Followed::Rule),
+                (resources::secrets(), Followed::Secret),
+                (ServiceDeployment::kind(), Followed::Service),
+                (ServiceSet::kind(), Followed::Set),
+                (ChangeWindow::kind(), Followed::Window),
+            ])
         });
-        &KINDS
+        let source = sources::kind_of(kind).map(Self::Source);
+        source.or_else(|| KINDS.get(kind).copied())
     }
 }
 

@@ -16,7 +16,7 @@ use farwater_api::{
     protocol::{ClusterIdentity, JoinAnswer, JoinRequest},
 };
 use farwater_store::{
-    StoreError,
+    StoreError, Tx,
     delivery::{
         Agent, AgentKeys, JoinToken, RedeemError, delete_quarantine, delete_reports, load_agent_of, mark_cluster,
         redeem_token, save_agent, save_agent_keys, save_join_token,
@@ -201,75 +201,71 @@ async fn until_routed(replica: &Replica) {
 async fn redeem(
     replica: &Arc<Replica>,
     candidate: Candidate,
-    mut keys: AgentKeys,
+    keys: AgentKeys,
     now: i64,
 ) -> Result<(String, Name), Refusal> {
-    enum Outcome {
-        Joined(String),
-        Refused(RedeemError),
-        Elsewhere(String),
-        Unsettled,
-    }
-
-    let Candidate { hash, mut agent } = candidate;
     let known = Arc::clone(replica);
-    let outcome = replica.store.transact(move |tx| {
-        Box::pin(async move {
-            // Check this first, because a refusal must leave the token usable.
-            let elsewhere = load_agent_of(tx, &agent.cluster_id).await?;
-            let cluster_uid = match redeem_token(tx, &hash, now).await? {
-                Err(refused) => return Ok(Outcome::Refused(refused)),
-                Ok(uid) => uid,
-            };
-            // The Cluster was created or deleted a moment ago. Roll back, so that the token works once that is known.
-            if known.memory.clusters.get(&cluster_uid).is_none() {
-                return Err(StoreError::abort(Unsettled));
-            }
-            if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {
-                return Err(StoreError::abort(JoinedAs(other.cluster_uid)));
-            }
-            agent.cluster_uid.clone_from(&cluster_uid);
-            save_agent(tx, &agent).await?;
-            keys.cluster_uid.clone_from(&cluster_uid);
-            save_agent_keys(tx, &keys).await?;
-            delete_reports(tx, &cluster_uid).await?;
-            delete_quarantine(tx, &cluster_uid).await?;
-            mark_cluster(tx, &cluster_uid).await?;
-            Ok(Outcome::Joined(cluster_uid))
-        })
-    });
-
-    let outcome = match outcome.await {
-        Err(StoreError::Aborted(reason)) => match reason.downcast_ref::<JoinedAs>() {
-            Some(JoinedAs(uid)) => Outcome::Elsewhere(uid.clone()),
-            None if reason.is::<Unsettled>() => Outcome::Unsettled,
-            None => return Err(StoreError::Aborted(reason).into()),
-        },
-        other => other?,
+    let joined = replica
+        .store
+        .transact(move |tx| Box::pin(async move { save_join(tx, &known, candidate, keys, now).await }));
+    let uid = match joined.await {
+        Ok(Ok(uid)) => uid,
+        Ok(Err(RedeemError::Unknown)) => return Err(Refusal::JoinTokenUnknown),
+        Ok(Err(RedeemError::Used)) => return Err(Refusal::JoinTokenUsed),
+        Ok(Err(RedeemError::Expired)) => return Err(Refusal::JoinTokenExpired),
+        Err(StoreError::Aborted(reason)) => {
+            return Err(match reason.downcast_ref::<JoinedAs>() {
+                Some(JoinedAs(uid)) => joined_elsewhere(replica, uid),
+                None if reason.is::<Unsettled>() => {
+                    Refusal::Unavailable("the Cluster was made or deleted this moment".to_owned())
+                }
+                None => StoreError::Aborted(reason).into(),
+            });
+        }
+        Err(error) => return Err(error.into()),
     };
+    let state = replica.memory.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;
+    Ok((uid, Name::new(&state.namespace, &state.name)))
+}
 
-    match outcome {
-        Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
-        Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
-        Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
-        Outcome::Unsettled => Err(Refusal::Unavailable(
-            "the Cluster was made or deleted this moment".to_owned(),
-        )),
-        Outcome::Elsewhere(uid) => {
-            let state = replica
-                .memory
-                .clusters
-                .get(&uid)
-                .ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
-            Err(Refusal::JoinedElsewhere {
-                namespace: state.namespace.to_string(),
-                name: state.name.to_string(),
-            })
-        }
-        Outcome::Joined(uid) => {
-            let state = replica.memory.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;
-            Ok((uid, Name::new(&state.namespace, &state.name)))
-        }
+/// Returns the Cluster's uid. Fails with [`JoinedAs`] or [`Unsettled`] if the join has to be rolled back.
+async fn save_join(
+    tx: &mut Tx,
+    replica: &Replica,
+    Candidate { hash, mut agent }: Candidate,
+    mut keys: AgentKeys,
+    now: i64,
+) -> Result<Result<String, RedeemError>, StoreError> {
+    // Check this first, because a refusal must leave the token usable.
+    let elsewhere = load_agent_of(tx, &agent.cluster_id).await?;
+    let cluster_uid = match redeem_token(tx, &hash, now).await? {
+        Err(refused) => return Ok(Err(refused)),
+        Ok(uid) => uid,
+    };
+    // The Cluster was created or deleted a moment ago. Roll back, so that the token works once that is known.
+    if replica.memory.clusters.get(&cluster_uid).is_none() {
+        return Err(StoreError::abort(Unsettled));
+    }
+    if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {
+        return Err(StoreError::abort(JoinedAs(other.cluster_uid)));
+    }
+    agent.cluster_uid.clone_from(&cluster_uid);
+    save_agent(tx, &agent).await?;
+    keys.cluster_uid.clone_from(&cluster_uid);
+    save_agent_keys(tx, &keys).await?;
+    delete_reports(tx, &cluster_uid).await?;
+    delete_quarantine(tx, &cluster_uid).await?;
+    mark_cluster(tx, &cluster_uid).await?;
+    Ok(Ok(cluster_uid))
+}
+
+fn joined_elsewhere(replica: &Replica, uid: &str) -> Refusal {
+    match replica.memory.clusters.get(uid) {
+        Some(state) => Refusal::JoinedElsewhere {
+            namespace: state.namespace.to_string(),
+            name: state.name.to_string(),
+        },
+        None => Refusal::Unavailable("the other Cluster is being deleted".to_owned()),
     }
 }
 

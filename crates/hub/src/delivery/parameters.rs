@@ -8,9 +8,9 @@ use axum::{
 };
 use farwater_api::{
     Digest, ServiceDeployment,
-    protocol::{Action, Entry, SealedSecrets},
+    protocol::{Action, Entry, SealedSecrets, Verbatim},
 };
-use farwater_store::delivery::{load_agent, load_desired, load_document, mark_parameters};
+use farwater_store::delivery::{Agent, load_agent, load_desired, load_document, mark_parameters};
 use http::HeaderMap;
 
 use crate::{
@@ -30,27 +30,11 @@ pub async fn get_parameters(
 ) -> Result<Json<SealedSecrets>, Refusal> {
     let cluster = authenticate(&replica, &headers)?;
     let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
-    let (row, agent) = {
-        let mut tables = replica.store.tables().await?;
-        (
-            load_desired(&mut tables, &cluster.uid).await?,
-            load_agent(&mut tables, &cluster.uid).await?,
-        )
-    };
-
     let not_desired = || Refusal::ParametersNotDesired {
         service: service.clone(),
     };
-    let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
-    let entries = desired::read_content(&row)?.entries;
-    let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
-    let planned = || {
-        replica
-            .memory
-            .plans
-            .entry_with_parameters(&cluster.uid, &service, &wanted)
-    };
-    let entry = entry.or_else(planned).ok_or_else(not_desired)?;
+    let (agent, entry) = find_entry(&replica, &cluster.uid, &service, &wanted).await?;
+    let entry = entry.ok_or_else(not_desired)?;
 
     let info = SealedSecrets::info_of_parameters(replica.identity.installation(), &cluster.uid, &service, &wanted);
     if let Some(json) = load_document(&replica.store, &service, &wanted.to_string()).await? {
@@ -85,6 +69,30 @@ pub async fn get_parameters(
     }
 
     Ok(Json(seal(&agent, &info, &json)?))
+}
+
+/// Returns the agent of a cluster, and its entry that names the parameters, in its desired state or in a plan.
+async fn find_entry(
+    replica: &Replica,
+    cluster_uid: &str,
+    service: &str,
+    wanted: &Digest,
+) -> Result<(Agent, Option<Verbatim<Entry>>), Refusal> {
+    let (row, agent) = {
+        let mut tables = replica.store.tables().await?;
+        (
+            load_desired(&mut tables, cluster_uid).await?,
+            load_agent(&mut tables, cluster_uid).await?,
+        )
+    };
+    let row = row.ok_or_else(|| Refusal::ParametersNotDesired {
+        service: service.to_owned(),
+    })?;
+    let agent = agent.ok_or(Refusal::IdentityUnknown)?;
+    let entries = desired::read_content(&row)?.entries;
+    let entry = entries.into_iter().find(|entry| names(entry, service, wanted));
+    let planned = || replica.memory.plans.entry_with_parameters(cluster_uid, service, wanted);
+    Ok((agent, entry.or_else(planned)))
 }
 
 fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {

@@ -21,7 +21,7 @@ use farwater_api::{
 };
 use farwater_fleet::conditions::cut;
 use farwater_store::{
-    StoreError,
+    StoreError, Tx,
     delivery::{
         Report, assignments_of_cluster, change_agent, delete_released, delete_report, delete_reports, distrust_sources,
         linked_sources, load_agent, load_desired, load_report, mark_cluster, mark_restored, names_of_services,
@@ -158,19 +158,11 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
     let uid = cluster.uid.to_string();
     // Outside the transaction, so that reports on invented services don't delay the hub's other writers.
     let known = services_of(replica, &uid, report.services.keys()).await?;
-    let mut rows = Vec::with_capacity(known.len());
-    for (service_uid, service) in report
+    let reported = report
         .services
         .into_iter()
-        .filter(|(service_uid, _)| known.contains(service_uid))
-    {
-        let removed = service
-            .as_ref()
-            .filter(|said| said.outcome == Outcome::Removed)
-            .map(|said| said.entry);
-        let body = service.map(|mut service| encode(&mut service)).transpose()?;
-        rows.push((service_uid, body, removed));
-    }
+        .filter(|(service_uid, _)| known.contains(service_uid));
+    let rows = reported.map(NewReport::of).collect::<Result<Vec<_>, _>>()?;
 
     let received = Timestamp::now().as_second();
     let (sequence, base) = (report.sequence, report.base);
@@ -185,58 +177,11 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
 
-            // A complete report withdraws reports on services that it does not contain.
-            let own = if base == 0 {
-                assignments_of_cluster(tx, &uid)
-                    .await?
-                    .into_iter()
-                    .map(|row| (row.service_uid, row.namespace, row.name))
-                    .collect()
-            } else {
-                let reported: Vec<_> = rows.iter().map(|(service_uid, ..)| service_uid.as_str()).collect();
-                names_of_services(tx, &uid, &reported).await?
-            };
-            let own: HashMap<String, Name> = own
-                .into_iter()
-                .map(|(uid, namespace, name)| (uid, Name { namespace, name }))
-                .collect();
-            let released: HashMap<String, Digest> = released_of_cluster(tx, &uid)
-                .await?
-                .into_iter()
-                .map(|row| (row.service_uid.clone(), released_entry(&row, false).digest()))
-                .collect();
-
-            let mut let_go = false;
+            let own = load_own(tx, &uid, (base != 0).then_some(&rows[..])).await?;
             if base == 0 {
                 delete_reports(tx, &uid).await?;
             }
-
-            for (service_uid, body, removed) in rows {
-                if removed.is_some() && removed == released.get(&service_uid).copied() {
-                    delete_released(tx, &service_uid).await?;
-                    mark_cluster(tx, &uid).await?;
-                    let_go = true;
-                }
-                if !own.contains_key(&service_uid) {
-                    continue;
-                }
-                match body {
-                    Some(body) => {
-                        let (service_uid, cluster_uid) = (service_uid.clone(), uid.clone());
-                        save_report(
-                            tx,
-                            &Report {
-                                service_uid,
-                                cluster_uid,
-                                received,
-                                body,
-                            },
-                        )
-                        .await?;
-                    }
-                    None => delete_report(tx, &service_uid).await?,
-                }
-            }
+            let let_go = save_rows(tx, (&uid, received), &own, rows).await?;
 
             change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
             let versions_changed = agent.is_some_and(|agent| {
@@ -257,6 +202,85 @@ async fn save_services(replica: &Replica, cluster: &ClusterState, report: Status
     });
 
     saved.await?
+}
+
+/// The part of a report about one service.
+struct NewReport {
+    service_uid: String,
+    /// None: the report withdraws the earlier one.
+    body: Option<Vec<u8>>,
+    /// Digest of the entry by which the agent has removed or released the service.
+    removed: Option<Digest>,
+}
+
+impl NewReport {
+    fn of((service_uid, service): (String, Option<ServiceReport>)) -> Result<Self, Refusal> {
+        let removed = service
+            .as_ref()
+            .filter(|said| said.outcome == Outcome::Removed)
+            .map(|said| said.entry);
+        Ok(Self {
+            service_uid,
+            body: service.map(|mut service| encode(&mut service)).transpose()?,
+            removed,
+        })
+    }
+}
+
+/// The names of the cluster's services that a report is about, by uid. `rows`: the reported services. None: the report
+/// is complete, so it also withdraws reports on services that it does not contain.
+async fn load_own(tx: &mut Tx, uid: &str, rows: Option<&[NewReport]>) -> Result<HashMap<String, Name>, StoreError> {
+    let own = match rows {
+        None => assignments_of_cluster(tx, uid)
+            .await?
+            .into_iter()
+            .map(|row| (row.service_uid, row.namespace, row.name))
+            .collect(),
+        Some(rows) => {
+            let reported: Vec<_> = rows.iter().map(|row| row.service_uid.as_str()).collect();
+            names_of_services(tx, uid, &reported).await?
+        }
+    };
+    let named = |(uid, namespace, name)| (uid, Name { namespace, name });
+    Ok(own.into_iter().map(named).collect())
+}
+
+/// Saves the reports on a cluster's own services. Returns whether the agent has released a service that is gone here.
+async fn save_rows(
+    tx: &mut Tx,
+    (uid, received): (&str, i64),
+    own: &HashMap<String, Name>,
+    rows: Vec<NewReport>,
+) -> Result<bool, StoreError> {
+    let released: HashMap<String, Digest> = released_of_cluster(tx, uid)
+        .await?
+        .into_iter()
+        .map(|row| (row.service_uid.clone(), released_entry(&row, false).digest()))
+        .collect();
+
+    let mut let_go = false;
+    for row in rows {
+        if row.removed.is_some() && row.removed == released.get(&row.service_uid).copied() {
+            delete_released(tx, &row.service_uid).await?;
+            mark_cluster(tx, uid).await?;
+            let_go = true;
+        }
+        if !own.contains_key(&row.service_uid) {
+            continue;
+        }
+        let Some(body) = row.body else {
+            delete_report(tx, &row.service_uid).await?;
+            continue;
+        };
+        let report = Report {
+            service_uid: row.service_uid,
+            cluster_uid: uid.to_owned(),
+            received,
+            body,
+        };
+        save_report(tx, &report).await?;
+    }
+    Ok(let_go)
 }
 
 /// Those of these services that belong to the cluster, or that it has to release.

@@ -151,14 +151,7 @@ pub async fn post_token(
         return Err(Refusal::IdentityUnknown);
     }
 
-    let (agent, keys) = {
-        let mut tables = replica.store.tables().await?;
-        let agent = load_agent(&mut tables, &assertion.cluster_uid)
-            .await?
-            .ok_or(Refusal::IdentityUnknown)?;
-        (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
-    };
-
+    let (agent, keys) = load_identity(&replica, &assertion.cluster_uid).await?;
     // Check the signature first: a request that the agent did not sign gets the same answer in all cases.
     let next = find_signer(&agent, keys.as_ref(), &signed, &assertion)?;
     let now = Timestamp::now().as_second();
@@ -168,24 +161,15 @@ pub async fn post_token(
         return Err(Refusal::ClockSkew { seconds: skew });
     }
 
-    let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
-    let (instance, standby) = (assertion.instance.clone(), assertion.standby);
     let state = replica
         .memory
         .clusters
         .get(&agent.cluster_uid)
         .ok_or(Refusal::IdentityUnknown)?;
-    if !standby {
-        check_instance(&replica, &state, &instance, Some(&assertion.host))?;
-    }
-    let wait = next.as_ref().map_or(Duration::ZERO, |_| state.until_sole(&instance));
-    if !wait.is_zero() {
-        return Err(Refusal::KeysEarly {
-            seconds: wait.as_secs() + 1,
-        });
-    }
-
+    check_sole(&replica, &state, &assertion, next.is_some())?;
     note_clock(&replica, &agent.cluster_uid, assertion.system_time, now);
+    let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
+    let (instance, standby) = (assertion.instance.clone(), assertion.standby);
     let upgraded =
         agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
     let request = state.keys_request.as_deref().map(str::to_owned);
@@ -203,18 +187,42 @@ pub async fn post_token(
 
     // A standby process learns that its identity is known, with a token that it can't use.
     let life = if standby { 0 } else { TOKEN_SECONDS };
-    let token = issue(
-        &replica.identity,
-        &agent.cluster_uid,
-        &key_print,
-        &instance,
-        now.saturating_add_unsigned(life),
-    );
+    let expires = now.saturating_add_unsigned(life);
+    let token = issue(&replica.identity, &agent.cluster_uid, &key_print, &instance, expires);
     Ok(Json(TokenAnswer {
         token,
         expires_in: life,
         hub_time: now,
     }))
+}
+
+async fn load_identity(replica: &Replica, cluster_uid: &str) -> Result<(Agent, Option<AgentKeys>), Refusal> {
+    let mut tables = replica.store.tables().await?;
+    let agent = load_agent(&mut tables, cluster_uid).await?;
+    let agent = agent.ok_or(Refusal::IdentityUnknown)?;
+    Ok((agent, load_agent_keys(&mut tables, cluster_uid).await?))
+}
+
+/// Refuses a second process with one identity, and new keys while another process may still use the old ones.
+fn check_sole(
+    replica: &Replica,
+    state: &ClusterState,
+    assertion: &Assertion,
+    has_new_keys: bool,
+) -> Result<(), Refusal> {
+    if !assertion.standby {
+        check_instance(replica, state, &assertion.instance, Some(&assertion.host))?;
+    }
+    let wait = match has_new_keys {
+        true => state.until_sole(&assertion.instance),
+        false => Duration::ZERO,
+    };
+    if wait.is_zero() {
+        return Ok(());
+    }
+    Err(Refusal::KeysEarly {
+        seconds: wait.as_secs() + 1,
+    })
 }
 
 /// Notes how far off the clock of an agent's machine is.

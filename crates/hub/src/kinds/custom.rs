@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::service_set;
+use farwater_api::{
+    impact::IMPACT_KIND, parameters::PARAMETERS_KIND, pipeline::APPROVAL_KIND, plan, renderer::BUNDLE_KIND, service_set,
+};
 use farwater_store::Kind;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionVersion,
+};
 use serde_json::{Map, Value, json};
 
 use super::published;
@@ -58,46 +62,38 @@ pub(super) fn inline(schema: &Value, definitions: &Map<String, Value>, depth: us
 pub(super) fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) -> ResourceKind {
     let (spec, version) = (&crd.spec, &crd.spec.versions[0]);
     let names = &spec.names;
-    let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
     let reversed: Vec<&str> = spec.group.split('.').rev().collect();
     let schema_name = format!("{}.{}.{}", reversed.join("."), version.name, names.kind);
-
-    let meta = json!({
-        "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
-        "description": "Standard object's metadata. More info: \
-            https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
-    });
-    schema["properties"]["metadata"] = meta;
-    for field in ["apiVersion", "kind"] {
-        schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
-    }
-
-    published::whole_numbers(&mut schema);
+    let schema = served_schema(version, definitions);
     definitions.insert(schema_name.clone(), schema.clone());
 
-    let mut kind = ResourceKind {
+    let namespaced = spec.scope == "Namespaced";
+    let mut categories = names.categories.clone().unwrap_or_default();
+    if namespaced && names.kind != "ServiceContext" {
+        // `kubectl get all` shows the objects that a tenant works with. Like Kubernetes with Secrets, it shows nothing
+        // that tenants may not read.
+        categories.push("all".into());
+    }
+
+    ResourceKind {
         group: spec.group.clone(),
         version: version.name.clone(),
         kind: names.kind.clone(),
         plural: names.plural.clone(),
         singular: names.singular.clone().unwrap_or_else(|| names.kind.to_lowercase()),
         short_names: names.short_names.clone().unwrap_or_default(),
-        categories: names.categories.clone().unwrap_or_default(),
-        namespaced: spec.scope == "Namespaced",
+        categories,
+        namespaced,
         ours: true,
         stored: true,
         verbs: CUSTOM_VERBS,
-        subresources: Vec::new(),
+        subresources: custom_subresources(version, &names.plural),
         names: NameRule::Subdomain,
         schema: inline(&schema, definitions, 0),
         schema_name,
         columns: custom_columns(version),
         fields: Selectable {
-            fields: if spec.scope == "Namespaced" {
-                META_FIELDS
-            } else {
-                CLUSTER_FIELDS
-            },
+            fields: if namespaced { META_FIELDS } else { CLUSTER_FIELDS },
             common: false,
         },
         answers_deleted: false,
@@ -106,111 +102,61 @@ pub(super) fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<Strin
         view: None,
         store: Kind::new(&names.plural, &spec.group),
         managers: BTreeMap::new(),
-    };
-
-    if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
-        kind.subresources.push(STATUS);
     }
-    if kind.namespaced && kind.kind != "ServiceContext" {
-        // `kubectl get all` shows what a tenant works with and, like Kubernetes with Secrets, nothing that tenants may
-        // not read.
-        kind.categories.push("all".into());
-    }
-
-    match kind.plural.as_str() {
-        "servicedeployments" => {
-            for (name, list) in [
-                ("digest", "DigestReport"),
-                ("history", "HistoryEntryList"),
-                ("hooks", "HookRunList"),
-                ("objects", "ObjectReportList"),
-            ] {
-                kind.subresources.push(Subresource {
-                    name,
-                    verbs: &["get"],
-                    kind: Some((farwater_api::GROUP, farwater_api::VERSION, list)),
-                });
-            }
-            kind.subresources.push(Subresource {
-                name: "bundle",
-                verbs: &["get"],
-                kind: Some((
-                    farwater_api::GROUP,
-                    farwater_api::VERSION,
-                    farwater_api::renderer::BUNDLE_KIND,
-                )),
-            });
-            kind.subresources.push(Subresource {
-                name: "parameters",
-                verbs: &["get"],
-                kind: Some((
-                    farwater_api::GROUP,
-                    farwater_api::VERSION,
-                    farwater_api::parameters::PARAMETERS_KIND,
-                )),
-            });
-            kind.subresources.push(Subresource {
-                name: "plan",
-                verbs: &["create", "get"],
-                kind: Some((
-                    farwater_api::GROUP,
-                    farwater_api::VERSION,
-                    farwater_api::plan::PLAN_KIND,
-                )),
-            });
-        }
-        "servicesets" => {
-            for (name, verbs, body) in [
-                ("members", &["get"][..], service_set::MEMBERS_KIND),
-                ("plan", &["create", "get"], service_set::PLAN_KIND),
-                ("rollout", &["get"], service_set::SURVEY_KIND),
-                ("versions", &["get"], service_set::VERSIONS_KIND),
-            ] {
-                let kind_of_body = Some((farwater_api::GROUP, farwater_api::VERSION, body));
-                kind.subresources.push(Subresource {
-                    name,
-                    verbs,
-                    kind: kind_of_body,
-                });
-            }
-        }
-        "managednamespaces" => kind.subresources.push(Subresource {
-            name: "plan",
-            verbs: &["create", "get"],
-            kind: Some((farwater_api::GROUP, farwater_api::VERSION, service_set::PLAN_KIND)),
-        }),
-        "gitrepositories" => kind.subresources.push(Subresource {
-            name: "impact",
-            verbs: &["create"],
-            kind: Some((
-                farwater_api::GROUP,
-                farwater_api::VERSION,
-                farwater_api::impact::IMPACT_KIND,
-            )),
-        }),
-        "pipelines" => kind.subresources.push(Subresource {
-            name: "approve",
-            verbs: &["create"],
-            kind: Some((
-                farwater_api::GROUP,
-                farwater_api::VERSION,
-                farwater_api::pipeline::APPROVAL_KIND,
-            )),
-        }),
-        "clusters" => kind.subresources.push(Subresource {
-            name: "join",
-            verbs: &["create"],
-            kind: Some((farwater_api::GROUP, farwater_api::VERSION, "ClusterJoin")),
-        }),
-        _ => {}
-    }
-
-    kind
 }
 
-pub(super) fn custom_columns(
-    version: &k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion,
-) -> Vec<Column> {
+/// The schema of a definition with the fields that Kubernetes adds to each custom resource.
+fn served_schema(version: &CustomResourceDefinitionVersion, definitions: &Map<String, Value>) -> Value {
+    let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
+    schema["properties"]["metadata"] = json!({
+        "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+        "description": "Standard object's metadata. More info: \
+            https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
+    });
+    for field in ["apiVersion", "kind"] {
+        schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
+    }
+    published::whole_numbers(&mut schema);
+    schema
+}
+
+fn custom_subresources(version: &CustomResourceDefinitionVersion, plural: &str) -> Vec<Subresource> {
+    let has_status = version.subresources.as_ref().is_some_and(|s| s.status.is_some());
+    let own = subresources_of(plural).iter().map(|&(name, verbs, body)| Subresource {
+        name,
+        verbs,
+        kind: Some((farwater_api::GROUP, farwater_api::VERSION, body)),
+    });
+    has_status.then_some(STATUS).into_iter().chain(own).collect()
+}
+
+/// Name, verbs, and the kind of the request and the answer of each subresource besides `status`.
+fn subresources_of(plural: &str) -> &'static [(&'static str, &'static [&'static str], &'static str)] {
+    match plural {
+        "servicedeployments" => &[
+            ("digest", &["get"], "DigestReport"),
+            ("history", &["get"], "HistoryEntryList"),
+            ("hooks", &["get"], "HookRunList"),
+            ("objects", &["get"], "ObjectReportList"),
+            ("bundle", &["get"], BUNDLE_KIND),
+            ("parameters", &["get"], PARAMETERS_KIND),
+            ("plan", &["create", "get"], plan::PLAN_KIND),
+        ],
+        "servicesets" => &[
+            ("members", &["get"], service_set::MEMBERS_KIND),
+            ("plan", &["create", "get"], service_set::PLAN_KIND),
+            ("rollout", &["get"], service_set::SURVEY_KIND),
+            ("versions", &["get"], service_set::VERSIONS_KIND),
+        ],
+        "managednamespaces" => &[("plan", &["create", "get"], service_set::PLAN_KIND)],
+        "gitrepositories" => &[("impact", &["create"], IMPACT_KIND)],
+        "pipelines" => &[("approve", &["create"], APPROVAL_KIND)],
+        "clusters" => &[("join", &["create"], "ClusterJoin")],
+        _ => &[],
+    }
+}
+
+pub(super) fn custom_columns(version: &CustomResourceDefinitionVersion) -> Vec<Column> {
     let columns = version.additional_printer_columns.iter().flatten();
     columns
         .map(|c| Column {

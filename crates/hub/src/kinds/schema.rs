@@ -301,48 +301,11 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
 
     let wanted = schema["type"].as_str().unwrap_or_default();
     if !has_type(value, wanted) {
-        let actual = match type_name(value) {
-            "boolean" => "bool",
-            "integer" => "number",
-            other => other,
-        };
-        let wanted = match (wanted, schema["format"].as_str()) {
-            ("boolean", _) => "bool",
-            ("integer", Some("int32")) => "int32",
-            ("integer", _) => "int64",
-            ("object", _) if schema.get("additionalProperties").is_some() => "map[string]string",
-            (other, _) => other,
-        };
-        return Err(format!(
-            "json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}"
-        ));
+        return Err(wrong_type(value, schema, place));
     }
 
     match value {
-        Value::String(text) => match schema["format"].as_str() {
-            Some("byte") => {
-                STANDARD
-                    .decode(&*text)
-                    .map_err(|_| "illegal base64 data in field ".to_owned() + place)?;
-            }
-            Some(format @ ("date-time" | MICRO_TIME)) => {
-                let wrong = || format!("parsing time {text:?} in field {place}: not RFC 3339");
-                let time = text.parse::<jiff::Timestamp>().map_err(|_| wrong())?;
-                // Go's layouts: whole seconds, without the fraction; or exactly six digits.
-                let micro = format == MICRO_TIME;
-                if micro && !text.split_once('.').is_some_and(|(_, rest)| has_six_digits(rest)) {
-                    return Err(wrong());
-                }
-                *text = time
-                    .strftime(if micro {
-                        "%Y-%m-%dT%H:%M:%S.%6fZ"
-                    } else {
-                        "%Y-%m-%dT%H:%M:%SZ"
-                    })
-                    .to_string();
-            }
-            _ => {}
-        },
+        Value::String(text) => decode_text(text, schema["format"].as_str(), place)?,
         Value::Number(_) => {
             if let Some(float) = value.as_f64().filter(|_| value.is_f64() && wanted == "integer") {
                 *value = json!(float as i64);
@@ -357,21 +320,63 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
             for (name, value) in map.iter_mut() {
                 if let Some(schema) = property(schema, name) {
                     let is_map = schema.get("additionalProperties").is_some();
-                    decode(
-                        value,
-                        schema,
-                        &if is_map {
-                            place.to_owned() + "." + name
-                        } else {
-                            child(place, name)
-                        },
-                    )?;
+                    let place = match is_map {
+                        true => place.to_owned() + "." + name,
+                        false => child(place, name),
+                    };
+                    decode(value, schema, &place)?;
                 }
             }
         }
         Value::Null | Value::Bool(_) => {}
     }
     Ok(())
+}
+
+/// The message of Go's decoder for a value of another type.
+fn wrong_type(value: &Value, schema: &Value, place: &str) -> String {
+    let actual = match type_name(value) {
+        "boolean" => "bool",
+        "integer" => "number",
+        other => other,
+    };
+    let wanted = match (schema["type"].as_str().unwrap_or_default(), schema["format"].as_str()) {
+        ("boolean", _) => "bool",
+        ("integer", Some("int32")) => "int32",
+        ("integer", _) => "int64",
+        ("object", _) if schema.get("additionalProperties").is_some() => "map[string]string",
+        (other, _) => other,
+    };
+    format!("json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}")
+}
+
+/// Checks a text with a format. Times are written as Go writes them.
+fn decode_text(text: &mut String, format: Option<&str>, place: &str) -> Result<(), String> {
+    match format {
+        Some("byte") => {
+            let decoded = STANDARD.decode(&*text);
+            decoded
+                .map(drop)
+                .map_err(|_| "illegal base64 data in field ".to_owned() + place)
+        }
+        Some(format @ ("date-time" | MICRO_TIME)) => {
+            let wrong = || format!("parsing time {text:?} in field {place}: not RFC 3339");
+            let time = text.parse::<jiff::Timestamp>().map_err(|_| wrong())?;
+            // Go's layouts: whole seconds, without the fraction; or exactly six digits.
+            let micro = format == MICRO_TIME;
+            if micro && !text.split_once('.').is_some_and(|(_, rest)| has_six_digits(rest)) {
+                return Err(wrong());
+            }
+            let layout = if micro {
+                "%Y-%m-%dT%H:%M:%S.%6fZ"
+            } else {
+                "%Y-%m-%dT%H:%M:%SZ"
+            };
+            *text = time.strftime(layout).to_string();
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the text after a second's point begins with exactly six digits.

@@ -171,8 +171,7 @@ impl Channel {
         let address = secret_address
             .clone()
             .or_else(|| spec.address.clone().map(Zeroizing::new));
-        let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
-
+        let lacking = |key: &str| lacking(secret_name, key);
         let web = replica.access.mirrors.web();
 
         match spec.r#type {
@@ -185,13 +184,8 @@ impl Channel {
                 Some(token) => {
                     let channel = spec.channel.clone();
                     let channel = channel.ok_or(("ChannelMissing", "name a channel in spec.channel".to_owned()))?;
-                    Ok(Self::Chat(Chat::open(
-                        web,
-                        address.as_ref().map(|a| a.as_str()),
-                        &token,
-                        tls,
-                        channel,
-                    )?))
+                    let address = address.as_ref().map(|address| address.as_str());
+                    Ok(Self::Chat(Chat::open(web, address, &token, tls, channel)?))
                 }
                 None => {
                     let address = secret_address.ok_or_else(|| lacking(TOKEN_KEY))?;
@@ -215,17 +209,9 @@ impl Channel {
                 )?))
             }
             ProviderType::Email => {
-                let username = text(secret, USERNAME_KEY, secret_name)?;
-                let login = match (username, text(secret, PASSWORD_KEY, secret_name)?) {
-                    (None, None) => None,
-                    (Some(username), Some(password)) => Some((username.as_str().to_owned(), password)),
-                    (Some(_), None) => return Err(lacking(PASSWORD_KEY)),
-                    (None, Some(_)) => return Err(lacking(USERNAME_KEY)),
-                };
-                let (address, options) = (
-                    spec.address.as_deref().unwrap_or_default(),
-                    spec.email.clone().unwrap_or_default(),
-                );
+                let login = login(secret, secret_name)?;
+                let address = spec.address.as_deref().unwrap_or_default();
+                let options = spec.email.clone().unwrap_or_default();
                 Ok(Self::Email(Box::new(Email::open(web, address, login, tls, options)?)))
             }
         }
@@ -240,6 +226,21 @@ impl Channel {
             Self::GitHost(host) => host.send(letter).await,
             Self::Email(email) => email.send(letter).await,
         }
+    }
+}
+
+fn lacking(secret_name: &str, key: &str) -> Trouble {
+    ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"))
+}
+
+/// User and password of a mail server. None: the Secret has neither.
+fn login(secret: &SecretData, secret_name: &str) -> Result<Option<(String, Zeroizing<String>)>, Trouble> {
+    let username = text(secret, USERNAME_KEY, secret_name)?;
+    match (username, text(secret, PASSWORD_KEY, secret_name)?) {
+        (None, None) => Ok(None),
+        (Some(username), Some(password)) => Ok(Some((username.as_str().to_owned(), password))),
+        (Some(_), None) => Err(lacking(secret_name, PASSWORD_KEY)),
+        (None, Some(_)) => Err(lacking(secret_name, USERNAME_KEY)),
     }
 }
 

@@ -317,14 +317,11 @@ impl Sender<'_> {
             remote: String::new(),
         };
 
+        let notifications = &self.replica.notifications;
         match channel.send(&letter).await {
             Ok(_) => {
                 outcome.sent += 1;
-                self.replica
-                    .notifications
-                    .paces()
-                    .of(&self.resource.uid)
-                    .note_services();
+                notifications.paces().of(&self.resource.uid).note_services();
             }
             Err(fault) if fault.of_message => outcome.refused = Some(fault),
             Err(fault) => {
@@ -335,12 +332,7 @@ impl Sender<'_> {
 
         self.settle(rows, Some(String::new())).await?;
         // Services that failed in the last moments go into the next message.
-        let wait = self
-            .replica
-            .notifications
-            .paces()
-            .of(&self.resource.uid)
-            .until_services();
+        let wait = notifications.paces().of(&self.resource.uid).until_services();
         let due = Timestamp::now().as_millisecond() + i64::try_from(wait.as_millis()).unwrap_or(0);
         let uid = self.resource.uid.clone();
         let delayed = self

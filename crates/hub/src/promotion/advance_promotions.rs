@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use farwater_api::{
     Pipeline, PipelineStatus,
-    pipeline::{GateStatus, PipelineStage, PromotionApproval, PromotionCandidate, StageStatus},
+    pipeline::{GateStatus, PipelineStage, PromotionApproval, PromotionCandidate, PullRequestStatus, StageStatus},
 };
 use farwater_fleet::{
     conditions::{self, Verdict, cut},
@@ -102,74 +102,59 @@ pub async fn advance_promotions(replica: Arc<Replica>, name: Name) -> Result<Nex
         return Ok(Next::After(NOT_LOADED));
     }
     let Some((resource, pipeline)) = resources::load::<Pipeline>(&replica.store, &name).await? else {
-        replica.memory.pipelines.forget(&name);
-        let kind = Pipeline::kind();
-        let cleaned = replica
-            .store
-            .transact(move |tx| Box::pin(async move { delete_orphaned_pipelines(tx, kind.as_str()).await }));
-        cleaned.await?;
-        return Ok(Next::OnChange);
+        return forget_pipeline(&replica, &name).await;
     };
-
     replica.memory.pipelines.know(&name, &pipeline.spec);
     if pipeline.metadata.deletion_timestamp.is_some() {
         return Ok(Next::OnChange);
     }
 
-    let is_news =
-        pipeline.status.as_ref().and_then(|status| status.observed_generation) != pipeline.metadata.generation;
+    let status = pipeline.status.as_ref();
+    let is_news = status.and_then(|status| status.observed_generation) != pipeline.metadata.generation;
     let examined = match Examined::load(&replica, &name, (resource.clone(), pipeline.clone())).await {
         Ok(examined) => examined,
         Err(ExamineError::Store(error)) => return Err(error),
         Err(ExamineError::Invalid(why)) => {
-            let stages = pipeline
-                .status
-                .as_ref()
-                .map(|status| status.stages.clone())
-                .unwrap_or_default();
-            write_status(
-                &replica,
-                &name,
-                (&resource, &pipeline),
-                (Verdict::stalled("SpecInvalid", why), stages),
-            )
-            .await?;
+            let stages = status.map(|status| status.stages.clone()).unwrap_or_default();
+            let verdicts = Verdict::stalled("SpecInvalid", why);
+            write_status(&replica, &name, (&resource, &pipeline), (verdicts, stages)).await?;
             return Ok(Next::OnChange);
         }
     };
 
     let decision = examined.decide(&replica);
-    if !examined
-        .save(&replica, &decision.state, examined.tell(&decision))
-        .await?
-    {
+    let told = examined.tell(&decision);
+    if !examined.save(&replica, &decision.state, told).await? {
         return Ok(Next::After(SOON));
     }
-
     examined.hand_over(&replica, &name, &decision, is_news);
     for question in &decision.questions {
-        let stage = pipeline.spec.stages[question.stage].name.clone();
         replica.memory.pipelines.asking.add(AskingGate {
             pipeline: name.clone(),
-            stage,
+            stage: pipeline.spec.stages[question.stage].name.clone(),
             gate: question.gate,
         });
     }
 
-    let stages = examined.describe(&decision);
-    let verdicts = examined.judge(&decision);
+    let (verdicts, stages) = (examined.judge(&decision), examined.describe(&decision));
     write_status(&replica, &name, (&resource, &pipeline), (verdicts, stages)).await?;
-
-    let rest = |time: i64| {
-        let left = time
-            .saturating_sub(replica.clock.now().as_second())
-            .max(0)
-            .unsigned_abs();
-        Duration::from_secs(left).clamp(SOON, LONGEST_REST)
+    let Some(time) = decision.next_look else {
+        return Ok(Next::OnChange);
     };
-    Ok(decision
-        .next_look
-        .map_or(Next::OnChange, |time| Next::After(rest(time))))
+    let left = time.saturating_sub(replica.clock.now().as_second()).max(0);
+    let rest = Duration::from_secs(left.unsigned_abs());
+    Ok(Next::After(rest.clamp(SOON, LONGEST_REST)))
+}
+
+/// Deletes the rows of pipelines that no longer exist.
+async fn forget_pipeline(replica: &Replica, name: &Name) -> Result<Next, StoreError> {
+    replica.memory.pipelines.forget(name);
+    let kind = Pipeline::kind();
+    let cleaned = replica
+        .store
+        .transact(move |tx| Box::pin(async move { delete_orphaned_pipelines(tx, kind.as_str()).await }));
+    cleaned.await?;
+    Ok(Next::OnChange)
 }
 
 impl Examined {
@@ -277,36 +262,47 @@ impl Examined {
     }
 
     pub(super) fn judge(&self, decision: &Decision) -> Vec<Verdict> {
-        let stages = || self.pipeline.spec.stages.iter().zip(&self.seen);
-        if let Some((stage, why)) = stages().find_map(|(stage, seen)| Some((stage, seen.content.as_ref().err()?))) {
-            return Verdict::stalled("StageInvalid", format!("stage {}: {why}", stage.name));
-        }
-        if let Some((stage, _)) = stages().skip(1).find(|(_, seen)| seen.failed) {
-            return Verdict::stalled(
-                "StageFailed",
-                format!("stage {} stopped at the promoted revision", stage.name),
-            );
-        }
-        let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
-            let state = decision.state.stages.get(&stage.name)?;
-            let pipeline = &self.resource.key.name;
-            Some((
-                state,
-                propose_promotions::describe(pipeline, stage, state, seen.commit())?,
-            ))
-        };
-        let failing = |(stage, seen): (&PipelineStage, &Seen)| {
-            let (state, told) = proposed((stage, seen))?;
-            Some((told.branch, state.proposed()?.problem.as_ref()?))
-        };
+        self.judge_stages()
+            .or_else(|| self.judge_pushes(decision))
+            .or_else(|| self.judge_promotions(decision))
+            .or_else(|| self.judge_gates(decision))
+            .or_else(|| self.judge_proposals(decision))
+            .unwrap_or_else(|| Verdict::ready("Settled", "nothing waits to be promoted"))
+    }
 
-        if let Some((branch, problem)) = stages().find_map(failing) {
-            let told = format!("the proposal on branch {branch}: {}", problem.message);
-            return match problem.lasting {
-                true => Verdict::stalled("PushFailed", told),
-                false => Verdict::reconciling("PushFailed", told),
-            };
+    fn looked_at(&self) -> impl Iterator<Item = (&PipelineStage, &Seen)> {
+        self.pipeline.spec.stages.iter().zip(&self.seen)
+    }
+
+    /// A stage that is wrongly stated, or that stopped at the promoted revision.
+    fn judge_stages(&self) -> Option<Vec<Verdict>> {
+        let invalid = |(stage, seen): (&PipelineStage, &Seen)| {
+            let why = seen.content.as_ref().err()?;
+            Some(format!("stage {}: {why}", stage.name))
+        };
+        if let Some(message) = self.looked_at().find_map(invalid) {
+            return Some(Verdict::stalled("StageInvalid", message));
         }
+        let (stage, _) = self.looked_at().skip(1).find(|(_, seen)| seen.failed)?;
+        let message = format!("stage {} stopped at the promoted revision", stage.name);
+        Some(Verdict::stalled("StageFailed", message))
+    }
+
+    /// A proposal that can't be pushed.
+    fn judge_pushes(&self, decision: &Decision) -> Option<Vec<Verdict>> {
+        self.looked_at().find_map(|(stage, seen)| {
+            let (state, proposed) = self.proposed(decision, stage, seen)?;
+            let problem = state.proposed()?.problem.as_ref()?;
+            let message = format!("the proposal on branch {}: {}", proposed.branch, problem.message);
+            Some(match problem.lasting {
+                true => Verdict::stalled("PushFailed", message),
+                false => Verdict::reconciling("PushFailed", message),
+            })
+        })
+    }
+
+    /// A stage that does not have the promoted revision yet.
+    fn judge_promotions(&self, decision: &Decision) -> Option<Vec<Verdict>> {
         let under_way = |(stage, seen): &(&PipelineStage, &Seen)| {
             let Some(state) = decision.state.stages.get(&stage.name) else {
                 return false;
@@ -320,34 +316,48 @@ impl Examined {
             };
             promoted.is_some() && (is_late || seen.lacks.is_some())
         };
+        let (stage, _) = self.looked_at().find(under_way)?;
+        let message = format!("stage {} gets the promoted revision", stage.name);
+        Some(Verdict::reconciling("Promoting", message))
+    }
 
-        if let Some((stage, _)) = stages().find(under_way) {
-            return Verdict::reconciling("Promoting", format!("stage {} gets the promoted revision", stage.name));
-        }
-
-        for ((stage, _), candidate) in stages().zip(&decision.candidates) {
-            let gates = || candidate.iter().flat_map(|candidate| &candidate.gates);
-            if let Some(held) = gates().find(|held| held.failed) {
+    /// A candidate that a gate holds.
+    fn judge_gates(&self, decision: &Decision) -> Option<Vec<Verdict>> {
+        let mut stages = self.pipeline.spec.stages.iter().zip(&decision.candidates);
+        stages.find_map(|(stage, candidate)| {
+            let gates = &candidate.as_ref()?.gates;
+            if let Some(held) = gates.iter().find(|held| held.failed) {
                 let (gate, why) = (held.gate, &held.message);
-                let told = format!("stage {} does not get the next commit: {gate}: {why}", stage.name);
-                return Verdict::ready("GateFailed", told);
+                let message = format!("stage {} does not get the next commit: {gate}: {why}", stage.name);
+                return Some(Verdict::ready("GateFailed", message));
             }
-            if let Some(held) = gates().find(|held| !held.holds) {
-                return Verdict::ready(
-                    "Waiting",
-                    format!("stage {} waits for {}: {}", stage.name, held.gate, held.message),
-                );
-            }
-        }
+            let held = gates.iter().find(|held| !held.holds)?;
+            let message = format!("stage {} waits for {}: {}", stage.name, held.gate, held.message);
+            Some(Verdict::ready("Waiting", message))
+        })
+    }
 
-        if let Some((_, proposed)) = stages().find_map(proposed) {
-            let (branch, url) = (proposed.branch, proposed.url);
-            return match proposed.commit {
-                Some(_) => Verdict::ready("Proposed", format!("branch {branch} of {url} waits to be merged")),
-                None => Verdict::reconciling("Proposing", format!("branch {branch} of {url} is pushed")),
-            };
-        }
-        Verdict::ready("Settled", "nothing waits to be promoted")
+    /// A promotion that people have to merge.
+    fn judge_proposals(&self, decision: &Decision) -> Option<Vec<Verdict>> {
+        let (_, proposed) = self
+            .looked_at()
+            .find_map(|(stage, seen)| self.proposed(decision, stage, seen))?;
+        let (branch, url) = (proposed.branch, proposed.url);
+        Some(match proposed.commit {
+            Some(_) => Verdict::ready("Proposed", format!("branch {branch} of {url} waits to be merged")),
+            None => Verdict::reconciling("Proposing", format!("branch {branch} of {url} is pushed")),
+        })
+    }
+
+    fn proposed<'d>(
+        &self,
+        decision: &'d Decision,
+        stage: &PipelineStage,
+        seen: &Seen,
+    ) -> Option<(&'d StageState, PullRequestStatus)> {
+        let state = decision.state.stages.get(&stage.name)?;
+        let proposed = propose_promotions::describe(&self.resource.key.name, stage, state, seen.commit())?;
+        Some((state, proposed))
     }
 }
 

@@ -216,13 +216,7 @@ impl Task<'_> {
         };
 
         match proposal.judge(&text, is_at.map(|id| id.to_string()).as_deref(), is_merged) {
-            Way::Taken => {
-                let at = is_at.map(|id| id.short()).unwrap_or_default();
-                let message = format!(
-                    "branch {branch} of {url} is at {at}, which the hub has not put there, and stays as it is; merge it or delete it, or state another pullRequest.branch"
-                );
-                return Err(SourceFailure::lasting("BranchTaken", message));
-            }
+            Way::Taken => return Err(branch_taken(branch, url, is_at)),
             Way::Done => proposal.note_made(&text),
             Way::Free => {
                 proposal.note_made(&text);
@@ -240,13 +234,19 @@ impl Task<'_> {
             }
         }
 
+        self.note_pushed(proposal, made).await
+    }
+
+    async fn note_pushed(&self, proposal: &mut Proposal, made: ObjectId) -> Result<(), SourceFailure> {
         (proposal.phase, proposal.problem) = (Phase::Pushed, None);
         let (stage, at) = (&self.stage().name, made.short());
-        let message = format!("stage {stage}: branch {branch} of {url} is at {at}, to be merged");
         let told = Told {
             is_warning: false,
             reason: "Proposed".into(),
-            message,
+            message: format!(
+                "stage {stage}: branch {} of {} is at {at}, to be merged",
+                self.branch, self.pull.url
+            ),
         };
         self.note(proposal, Some(told)).await.map(drop).map_err(store_failed)
     }
@@ -437,6 +437,14 @@ impl Task<'_> {
             problem,
         })
     }
+}
+
+fn branch_taken(branch: &PushedBranch, url: &str, is_at: Option<ObjectId>) -> SourceFailure {
+    let at = is_at.map(|id| id.short()).unwrap_or_default();
+    let message = format!(
+        "branch {branch} of {url} is at {at}, which the hub has not put there, and stays as it is; merge it or delete it, or state another pullRequest.branch"
+    );
+    SourceFailure::lasting("BranchTaken", message)
 }
 
 /// A file and a value in it, as a pull request states them.

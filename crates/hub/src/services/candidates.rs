@@ -4,7 +4,10 @@ mod ingredient;
 mod kitchen;
 mod take;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use farwater_api::{Digest, SourceKind, service_sources::ChartReference, source::BUILT_IN_REVISION};
 use farwater_bundle::RelPath;
@@ -19,7 +22,7 @@ use crate::{
     resources::{Name, SourceName},
     sources::{
         combine::{CombineError, Files},
-        git::{self, BundleFailure, PackedAway},
+        git::{self, BundleFailure, Made, PackedAway},
     },
 };
 
@@ -169,6 +172,7 @@ pub(super) fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) 
     }
 }
 
+/// Makes the candidate: the folder itself if that is all, otherwise a bundle of everything that it leads to.
 async fn make_candidate(
     replica: &Arc<Replica>,
     (namespace, service): (&str, Option<&Name>),
@@ -180,120 +184,115 @@ async fn make_candidate(
         return Ok(());
     };
 
-    let mut plain = None;
-    if let ([one], Files::Commit { commit, reads }) = (ingredients, &first.files)
-        && one.is_plain_git()
-        && reads.is_plain()
-    {
-        let made = git::make_bundle(replica, &first.part.source_uid, commit, &one.path).await;
-        match made {
-            Ok(made) if !made.may_need_more && one.rendered.is_empty() => {
-                resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots));
-                resolved.candidate = Ok(candidate(own, first, &made.bundle, made.author, Vec::new(), Vec::new()));
-                resolved.bundle = Some((made.bundle, None));
-                return Ok(());
-            }
-            Ok(made) => plain = Some(made),
-            Err(failure) => return refuse(resolved, first, own.name(namespace), failure),
+    let plain = match make_plain(replica, ingredients, first).await {
+        Ok(Some(made)) if !made.may_need_more && own.rendered.is_empty() => {
+            resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots));
+            set_plain(resolved, own, first, made);
+            return Ok(());
         }
-    }
-
-    let author = match (&plain, &first.files) {
-        (Some(made), _) => made.author.clone(),
-        (None, Files::Commit { commit, .. }) => git::author(replica, &first.part.source_uid, commit).await,
-        (None, Files::Artifact(_) | Files::BuiltIn) => String::new(),
+        Ok(plain) => plain,
+        Err(failure) => return refuse(resolved, first, own.name(namespace), failure),
     };
 
+    let author = find_author(replica, plain.as_ref(), first).await;
     let mut kitchen = match Kitchen::new(namespace, ingredients, taken) {
         Ok(kitchen) => kitchen,
         Err(message) => {
-            resolved.candidate = Err(Trouble::Bundle {
-                revision: first.part.revision.clone(),
-                message,
-            });
+            resolved.candidate = Err(bundle_trouble(first, message));
             return Ok(());
         }
     };
-
-    match kitchen.cook(replica, service, resolved).await {
-        Ok(Some((
-            PackedAway {
-                content_id,
-                digest,
-                bytes,
-            },
-            roots,
-        ))) => {
-            let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
-            // Dependencies are mounted only at paths that the repository does not use or that its own folder names, so
-            // they add no roots.
-            if let Some(made) = &plain {
-                resolved.paths = Some(paths_of(
-                    &first.part.source_uid,
-                    &made.roots.union(&roots).cloned().collect(),
-                ));
-            }
-            // A chart that lacks nothing is bundled as its folder.
-            if let Some(made) = plain.filter(|_| is_alone) {
-                resolved.candidate = Ok(candidate(own, first, &made.bundle, author, Vec::new(), Vec::new()));
-                resolved.bundle = Some((made.bundle, None));
-                return Ok(());
-            }
-            let commit = match &first.files {
-                Files::Commit { commit, .. } => commit.clone(),
-                Files::Artifact(key) => key.to_hex(),
-                Files::BuiltIn => BUILT_IN_REVISION.to_owned(),
-            };
-            let (source_uid, path) = (first.part.source_uid.clone(), first.part.path.clone());
-            let bundle = Bundle {
-                content_id,
-                digest,
-                bytes,
-                source_uid,
-                commit,
-                path,
-            };
-            let recipe = serde_json::to_string(&kitchen.recipe).map_err(StoreError::abort)?;
-            let keys = taken
-                .iter()
-                .filter_map(|taken| match (&taken.files, &taken.part.chart) {
-                    (Files::Artifact(key), None) => Some(*key),
-                    _ => None,
-                });
-            // Submodules and LFS files are no second part of a source.
-            let parts = if is_alone { Vec::new() } else { kitchen.parts };
-            resolved.candidate = Ok(candidate(own, first, &bundle, author, parts, keys.collect()));
-            resolved.bundle = Some((bundle, Some(recipe)));
-            Ok(())
-        }
+    let (packed, roots) = match kitchen.cook(replica, service, resolved).await {
+        Ok(Some(cooked)) => cooked,
         // `resolved` says what is missing.
-        Ok(None) => Ok(()),
-        Err(CookError::Resolve(error)) => Err(error),
-        Err(CookError::Combine(CombineError::Content(message))) => {
-            resolved.candidate = Err(Trouble::Bundle {
-                revision: first.part.revision.clone(),
-                message,
-            });
-            Ok(())
+        Ok(None) => return Ok(()),
+        Err(CookError::Resolve(error)) => return Err(error),
+        Err(CookError::Combine(error)) => {
+            return refuse_combined(resolved, first, (&kitchen.names, own.name(namespace)), error);
         }
-        Err(CookError::Combine(CombineError::Machine(error))) => Err(ResolveError::Machine(error)),
-        Err(CookError::Combine(CombineError::Damaged {
-            source_uid,
-            whole,
-            source,
-        })) => {
-            let name = kitchen
-                .names
-                .get(&source_uid)
-                .cloned()
-                .unwrap_or_else(|| own.name(namespace));
-            Err(ResolveError::Damaged {
-                name,
-                source_uid,
-                whole,
-                source,
-            })
+    };
+
+    // Dependencies are mounted only at paths that the repository does not use or that its own folder names, so they add
+    // no roots.
+    if let Some(made) = &plain {
+        let all = made.roots.union(&roots).cloned().collect();
+        resolved.paths = Some(paths_of(&first.part.source_uid, &all));
+    }
+    let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
+    // A chart that lacks nothing is bundled as its folder.
+    if let Some(made) = plain.filter(|_| is_alone) {
+        set_plain(resolved, own, first, made);
+        return Ok(());
+    }
+
+    let bundle = combined_bundle(packed, first);
+    let recipe = serde_json::to_string(&kitchen.recipe).map_err(StoreError::abort)?;
+    // Submodules and LFS files are no second part of a source.
+    let parts = if is_alone { Vec::new() } else { kitchen.parts };
+    resolved.candidate = Ok(candidate(own, first, &bundle, author, parts, artifact_keys(taken)));
+    resolved.bundle = Some((bundle, Some(recipe)));
+    Ok(())
+}
+
+/// Bundles the folder of a service whose only source is a plain Git repository. None: the service has more.
+async fn make_plain(
+    replica: &Replica,
+    ingredients: &[Ingredient],
+    first: &Taken,
+) -> Result<Option<Made>, BundleFailure> {
+    match (ingredients, &first.files) {
+        ([one], Files::Commit { commit, reads }) if one.is_plain_git() && reads.is_plain() => {
+            let made = git::make_bundle(replica, &first.part.source_uid, commit, &one.path).await;
+            made.map(Some)
         }
+        _ => Ok(None),
+    }
+}
+
+fn set_plain(resolved: &mut Resolved, own: &Ingredient, first: &Taken, made: Made) {
+    let Made { bundle, author, .. } = made;
+    resolved.candidate = Ok(candidate(own, first, &bundle, author, Vec::new(), Vec::new()));
+    resolved.bundle = Some((bundle, None));
+}
+
+/// The author of the served commit. Empty: the first source has no commits, or its author is unknown.
+async fn find_author(replica: &Replica, plain: Option<&Made>, first: &Taken) -> String {
+    match (plain, &first.files) {
+        (Some(made), _) => made.author.clone(),
+        (None, Files::Commit { commit, .. }) => git::author(replica, &first.part.source_uid, commit).await,
+        (None, Files::Artifact(_) | Files::BuiltIn) => String::new(),
+    }
+}
+
+fn combined_bundle(packed: PackedAway, first: &Taken) -> Bundle {
+    let commit = match &first.files {
+        Files::Commit { commit, .. } => commit.clone(),
+        Files::Artifact(key) => key.to_hex(),
+        Files::BuiltIn => BUILT_IN_REVISION.to_owned(),
+    };
+    Bundle {
+        content_id: packed.content_id,
+        digest: packed.digest,
+        bytes: packed.bytes,
+        source_uid: first.part.source_uid.clone(),
+        commit,
+        path: first.part.path.clone(),
+    }
+}
+
+/// Keys of the artifacts that are no charts. A revision alone does not say which part of an artifact was read.
+fn artifact_keys(taken: &[Taken]) -> Vec<Digest> {
+    let key = |taken: &Taken| match (&taken.files, &taken.part.chart) {
+        (Files::Artifact(key), None) => Some(*key),
+        _ => None,
+    };
+    taken.iter().filter_map(key).collect()
+}
+
+fn bundle_trouble(first: &Taken, message: String) -> Trouble {
+    Trouble::Bundle {
+        revision: first.part.revision.clone(),
+        message,
     }
 }
 
@@ -309,6 +308,7 @@ fn paths_of(source_uid: &str, roots: &BTreeSet<RelPath>) -> Vec<ServicePath> {
     roots.iter().map(path).collect()
 }
 
+/// A fault of the repository becomes the service's trouble; any other fault is an error.
 fn refuse(
     resolved: &mut Resolved,
     first: &Taken,
@@ -317,10 +317,7 @@ fn refuse(
 ) -> Result<(), ResolveError> {
     match failure {
         BundleFailure::Content(message) => {
-            resolved.candidate = Err(Trouble::Bundle {
-                revision: first.part.revision.clone(),
-                message,
-            });
+            resolved.candidate = Err(bundle_trouble(first, message));
             Ok(())
         }
         BundleFailure::Machine(error) => Err(ResolveError::Machine(error)),
@@ -328,6 +325,32 @@ fn refuse(
             name,
             source_uid: first.part.source_uid.clone(),
             whole: true,
+            source,
+        }),
+    }
+}
+
+/// The same for several sources. `names`: the sources by uid. `own`: the name to use if the uid is unknown.
+fn refuse_combined(
+    resolved: &mut Resolved,
+    first: &Taken,
+    (names, own): (&BTreeMap<String, SourceName>, SourceName),
+    error: CombineError,
+) -> Result<(), ResolveError> {
+    match error {
+        CombineError::Content(message) => {
+            resolved.candidate = Err(bundle_trouble(first, message));
+            Ok(())
+        }
+        CombineError::Machine(error) => Err(ResolveError::Machine(error)),
+        CombineError::Damaged {
+            source_uid,
+            whole,
+            source,
+        } => Err(ResolveError::Damaged {
+            name: names.get(&source_uid).cloned().unwrap_or(own),
+            source_uid,
+            whole,
             source,
         }),
     }

@@ -266,17 +266,13 @@ async fn compute_cluster(
         .transpose()?
         .flatten();
 
-    let next = next_desired(
-        replica,
-        &cluster,
-        Content {
-            entries,
-            agent,
-            health: health.cloned(),
-            windows,
-        },
-        desired,
-    )?;
+    let content = Content {
+        entries,
+        agent,
+        health: health.cloned(),
+        windows,
+    };
+    let next = next_desired(replica, &cluster, content, desired)?;
     Ok(Computed::Now {
         next: next.map(Box::new),
         fresh,

@@ -5,7 +5,7 @@
 //! agent is asked.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -327,25 +327,14 @@ impl Comparison<'_> {
         for row in rows {
             let concerned = Concerned::read(row)?;
             let shape = concerned.shape();
-            let verdict = match verdicts.get(&shape) {
-                Some(known) => known.clone(),
-                None => {
-                    let verdict = self.compare(&concerned).await?;
-                    verdicts.insert(shape.clone(), verdict.clone());
-                    verdict
-                }
+            let verdict = match verdicts.entry(shape.clone()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.compare(&concerned).await?),
             };
-
-            let (effect, message) = match verdict {
-                Verdict::Same => continue,
-                _ if concerned.stands => (ImpactEffect::Stands, String::new()),
-                Verdict::Fails(message) => (ImpactEffect::Fails, message),
-                Verdict::Changes => (ImpactEffect::Changes, String::new()),
-                Verdict::Uncompared => {
-                    impact.uncompared += 1;
-                    (ImpactEffect::Changes, String::new())
-                }
+            let Some((effect, message)) = effect_of(verdict, concerned.stands) else {
+                continue;
             };
+            impact.uncompared += u64::from(*verdict == Verdict::Uncompared && !concerned.stands);
 
             let path = concerned.path().to_owned();
             let Assignment {
@@ -440,6 +429,17 @@ impl Comparison<'_> {
             Err(Trouble::ChartPending { .. } | Trouble::Files { .. }) => Err(Problem::Unknown),
             Err(trouble) => Err(Problem::Fails(trouble.to_string())),
         })
+    }
+}
+
+/// The effect on a service, with the message of a failure. `stands`: the service keeps its version in any case. None: the
+/// service is not affected.
+fn effect_of(verdict: &Verdict, stands: bool) -> Option<(ImpactEffect, String)> {
+    match verdict {
+        Verdict::Same => None,
+        _ if stands => Some((ImpactEffect::Stands, String::new())),
+        Verdict::Fails(message) => Some((ImpactEffect::Fails, message.clone())),
+        Verdict::Changes | Verdict::Uncompared => Some((ImpactEffect::Changes, String::new())),
     }
 }
 

@@ -194,35 +194,16 @@ async fn resolve_newest(
 
     let is_of_set = facts.member.is_some();
     let is_of_rollout = is_of_set && is_handed(spec);
-    let (mut keys, mut inputs, mut kept) = (BTreeSet::new(), Vec::new(), None);
-    let (mut mac, mut problem) = (String::new(), String::new());
-
-    if has_parameters(spec) {
-        replica.memory.counters.parameters_resolved.inc();
-        let (resolution, read) = load(replica, &facts.uid, &facts.name, spec, cluster, cache).await?;
-        match resolution.problems.as_slice() {
-            [] => {
-                let json = encode(&resolution.parameters);
-                mac = self::mac(&replica.identity, &facts.uid, &json).to_string();
-                kept = is_of_rollout.then_some(Values(json));
-            }
-            problems => problem = describe_problems(problems),
-        }
-        keys.extend(resolution.handed.into_iter().map(
-            |Handed {
-                 kind,
-                 namespace,
-                 name,
-                 key,
-             }| ParameterKey {
-                kind,
-                namespace,
-                name,
-                key,
-            },
-        ));
-        inputs = read;
-    }
+    let NewDocument {
+        mac,
+        problem,
+        values,
+        keys,
+        inputs,
+    } = match has_parameters(spec) {
+        true => NewDocument::resolve(replica, facts, spec, cluster, cache).await?,
+        false => NewDocument::default(),
+    };
 
     let known = row.cloned().unwrap_or_default();
     let changed = known.mac != mac;
@@ -245,8 +226,60 @@ async fn resolve_newest(
         inputs,
         is_news,
         is_of_rollout,
-        kept,
+        kept: values.filter(|_| is_of_rollout),
     }))
+}
+
+/// A service's parameters as they are now. Empty if its spec has none.
+#[derive(Default)]
+struct NewDocument {
+    /// MAC of the values; empty: there is a problem.
+    mac: String,
+    problem: String,
+    values: Option<Values>,
+    keys: BTreeSet<ParameterKey>,
+    inputs: Vec<InputVersion>,
+}
+
+impl NewDocument {
+    async fn resolve(
+        replica: &Replica,
+        facts: &ServiceFacts,
+        spec: &ServiceDeploymentSpec,
+        cluster: &ClusterFacts,
+        cache: &mut InputCache,
+    ) -> Result<Self, StoreError> {
+        replica.memory.counters.parameters_resolved.inc();
+        let (resolution, inputs) = load(replica, &facts.uid, &facts.name, spec, cluster, cache).await?;
+        let (mac, problem, values) = match resolution.problems.as_slice() {
+            [] => {
+                let json = encode(&resolution.parameters);
+                let mac = mac(&replica.identity, &facts.uid, &json).to_string();
+                (mac, String::new(), Some(Values(json)))
+            }
+            problems => (String::new(), describe_problems(problems), None),
+        };
+        let keys = resolution.handed.into_iter().map(
+            |Handed {
+                 kind,
+                 namespace,
+                 name,
+                 key,
+             }| ParameterKey {
+                kind,
+                namespace,
+                name,
+                key,
+            },
+        );
+        Ok(Self {
+            mac,
+            problem,
+            values,
+            keys: keys.collect(),
+            inputs,
+        })
+    }
 }
 
 fn describe_problems(problems: &[Problem]) -> String {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farwater_api::{
-    Condition, ServiceDeployment,
+    Condition, ServiceDeployment, ServiceDeploymentStatus,
     notification_rule::EventKind,
     objects::{Outcome, ServiceReport},
     protocol::{Action, Entry, ServiceIdentity},
@@ -19,8 +19,8 @@ use farwater_secrets::Stale;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        Assignment, MemberRollout, ServiceRows, backend_secrets_of_service, load_service_rows, mark_cluster,
-        note_ready, save_evidence, save_service_origin,
+        Assignment, MemberRollout, ParameterRow, ServiceRows, backend_secrets_of_service, load_service_rows,
+        mark_cluster, note_ready, save_evidence, save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -42,116 +42,183 @@ use crate::{
 };
 
 pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
-    let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
-    let Some((resource, service)) = found else {
+    let Some(observed) = Observed::load(&replica, &name).await? else {
         return Ok(Next::OnChange);
     };
-
-    let rows = load_service_rows(&mut *replica.store.tables().await?, &resource.uid).await?;
-    let ServiceRows {
-        assignment: row,
-        held,
-        member,
-        origin: known,
-        parameters: handed,
-        report,
-    } = rows;
-    // `assign_revisions` runs first, and requeues the summary when it is done.
-    let Some(row) = row else { return Ok(Next::OnChange) };
-    if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
-        return Ok(Next::OnChange);
-    }
-
-    let with = (known.as_ref(), (member.as_ref(), held.as_ref()));
-    let facts = facts_of(&replica, &row, service, with, &mut SourceUrls::default()).await?;
-
-    let cluster = load_cluster(&replica, &row).await?;
-    let (entry, why) = match &cluster {
-        Some(cluster) => {
-            let secrets = secrets::resolve(&replica, &facts).await?;
-            // `compute_desired` resolves the parameters the first time, and requeues the summary then.
-            let given = parameters::published(&replica, &facts, cluster, handed.as_ref()).await?;
-            let Some(given) = given else { return Ok(Next::OnChange) };
-            let grants = load_grants_for(&replica.store, &name.namespace).await?;
-            facts.resolve_entry(cluster, &grants, &secrets, &given)
-        }
-        None => unplaced_entry(&facts),
-    };
-
-    let said = report.as_ref().map(status::decode).transpose()?;
-    let previous = facts.service.status.clone().unwrap_or_default();
-    let is_frozen = cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some());
-    let state = replica.memory.clusters.get(&row.cluster_uid);
-    let stale = describe_stale(&replica, &resource.uid).await?;
+    let (resource, facts) = (&observed.resource, &observed.facts);
     let requests = &replica.memory.checks.requests;
     let handled =
         farwater_api::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
 
-    let status = summary::summarize(Inputs {
-        generation: row.generation,
-        deleting: facts.deleting(),
-        cluster: &facts.service.spec.cluster_ref.name,
-        joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
-        silent: state.is_some_and(|state| until_silent(&state, replica.clock.read()).is_none()),
-        frozen: is_frozen,
-        assigned: facts.assigned.as_ref(),
-        candidate: facts.candidate.as_ref(),
-        pin: facts.service.spec.pin.as_ref(),
-        why: &why,
-        action: &entry.action,
-        entry: entry.digest(),
-        report: said.as_ref(),
-        report_time: report.and_then(|report| Timestamp::from_second(report.received).ok()),
-        requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
-        stale: stale.as_deref(),
-        previous: &previous,
-        // Pipelines measure by this time how long a service is healthy.
-        now: replica.clock.now(),
-    });
+    let previous = facts.service.status.clone().unwrap_or_default();
+    let stale = describe_stale(&replica, &resource.uid).await?;
+    let status = summary::summarize(observed.inputs(&replica, &previous, handled, stale.as_deref()));
 
-    // Before the status says that it is held: if this fails, the next reconcile still sees the service as newly held.
-    if let Some(report) = said
-        .as_ref()
-        .filter(|report| report.entry == entry.digest() && !facts.deleting())
-    {
-        let standing = freeze_prunes::Standing {
-            service_uid: &resource.uid,
-            report,
-            was_held: previous.held_prune.is_some(),
-            by_hub: is_frozen || facts.is_unasked(),
-        };
-        freeze_prunes::note_report(&replica, standing).await?;
-    }
-
-    // For the same reason. A notification that is saved twice is sent once.
+    // Both before the status is written: if one of them fails, the next reconcile still sees the change. A notification
+    // that is saved twice is sent once.
     if !facts.deleting() {
-        tell_others(&replica, &resource, &facts, (&previous.conditions, &status.conditions)).await?;
+        note_held(&replica, &observed, &previous).await?;
+        tell_others(&replica, resource, facts, (&previous.conditions, &status.conditions)).await?;
     }
-
     resources::write_status::<ServiceDeployment>(&replica.store, &name, &resource.uid, &status).await?;
     if !facts.deleting() {
-        events::raise(&replica.store, &resource, summary::news(&previous, &status)).await?;
+        events::raise(&replica.store, resource, summary::news(&previous, &status)).await?;
     }
 
-    if let Some(member) = &member {
-        note_member(&replica, member, &facts, (said.as_ref(), &status.conditions)).await?;
-    }
-
-    versions::note_report(&replica, &facts, &entry, said.as_ref()).await?;
-    if is_in_sync(said.as_ref(), &entry) {
-        trust_origin(&replica, &facts, &row.cluster_uid).await?;
-    }
+    note_outcome(&replica, &observed, &status).await?;
     if dependencies::standing(&previous) != dependencies::standing(&status) {
         dependencies::wake_dependents(&replica, &name).await?;
     }
     if handled.is_some() {
         requests.forget(&name);
     }
-
-    if facts.deleting() && is_removed(said.as_ref(), &entry) {
+    if facts.deleting() && is_removed(observed.said.as_ref(), &observed.entry) {
         replica.queues.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// A service with its entry and the report about it.
+struct Observed {
+    resource: Resource,
+    row: Assignment,
+    facts: ServiceFacts,
+    cluster: Option<ClusterFacts>,
+    member: Option<MemberRollout>,
+    entry: Entry,
+    why: Why,
+    said: Option<ServiceReport>,
+    said_at: Option<Timestamp>,
+}
+
+impl Observed {
+    /// None: another controller has to finish first, and requeues the summary when it is done.
+    async fn load(replica: &Replica, name: &Name) -> Result<Option<Self>, StoreError> {
+        let found = resources::load::<ServiceDeployment>(&replica.store, name).await?;
+        let Some((resource, service)) = found else {
+            return Ok(None);
+        };
+        let ServiceRows {
+            assignment: row,
+            held,
+            member,
+            origin: known,
+            parameters: handed,
+            report,
+        } = load_service_rows(&mut *replica.store.tables().await?, &resource.uid).await?;
+        // `assign_revisions` runs first.
+        let generation = resource.object["metadata"]["generation"].as_i64();
+        let Some(row) = row.filter(|row| Some(row.generation) == generation) else {
+            return Ok(None);
+        };
+
+        let with = (known.as_ref(), (member.as_ref(), held.as_ref()));
+        let facts = facts_of(replica, &row, service, with, &mut SourceUrls::default()).await?;
+        let cluster = load_cluster(replica, &row).await?;
+        let resolved = match &cluster {
+            Some(cluster) => resolve_entry(replica, &facts, cluster, handed.as_ref()).await?,
+            None => Some(unplaced_entry(&facts)),
+        };
+        // `compute_desired` resolves the parameters the first time.
+        let Some((entry, why)) = resolved else { return Ok(None) };
+        Ok(Some(Self {
+            resource,
+            row,
+            facts,
+            cluster,
+            member,
+            entry,
+            why,
+            said: report.as_ref().map(status::decode).transpose()?,
+            said_at: report.and_then(|report| Timestamp::from_second(report.received).ok()),
+        }))
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some())
+    }
+
+    fn inputs<'a>(
+        &'a self,
+        replica: &Replica,
+        previous: &'a ServiceDeploymentStatus,
+        handled: Option<&'a str>,
+        stale: Option<&'a str>,
+    ) -> Inputs<'a> {
+        let spec = &self.facts.service.spec;
+        let state = replica.memory.clusters.get(&self.row.cluster_uid);
+        Inputs {
+            generation: self.row.generation,
+            deleting: self.facts.deleting(),
+            cluster: &spec.cluster_ref.name,
+            joined: self.cluster.as_ref().is_some_and(|cluster| cluster.agent.is_some()),
+            silent: state.is_some_and(|state| until_silent(&state, replica.clock.read()).is_none()),
+            frozen: self.is_frozen(),
+            assigned: self.facts.assigned.as_ref(),
+            candidate: self.facts.candidate.as_ref(),
+            pin: spec.pin.as_ref(),
+            why: &self.why,
+            action: &self.entry.action,
+            entry: self.entry.digest(),
+            report: self.said.as_ref(),
+            report_time: self.said_at,
+            requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
+            stale,
+            previous,
+            // Pipelines measure by this time how long a service is healthy.
+            now: replica.clock.now(),
+        }
+    }
+}
+
+/// The entry of a service on its cluster. None: its parameters were never resolved.
+async fn resolve_entry(
+    replica: &Replica,
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    handed: Option<&ParameterRow>,
+) -> Result<Option<(Entry, Why)>, StoreError> {
+    let secrets = secrets::resolve(replica, facts).await?;
+    let given = parameters::published(replica, facts, cluster, handed).await?;
+    let Some(given) = given else { return Ok(None) };
+    let grants = load_grants_for(&replica.store, &facts.name.namespace).await?;
+    Ok(Some(facts.resolve_entry(cluster, &grants, &secrets, &given)))
+}
+
+/// Notes whether the prune of a service is held, if its agent has reported this entry.
+async fn note_held(
+    replica: &Replica,
+    observed: &Observed,
+    previous: &ServiceDeploymentStatus,
+) -> Result<(), StoreError> {
+    let entry = observed.entry.digest();
+    let Some(report) = observed.said.as_ref().filter(|report| report.entry == entry) else {
+        return Ok(());
+    };
+    let standing = freeze_prunes::Standing {
+        service_uid: &observed.resource.uid,
+        report,
+        was_held: previous.held_prune.is_some(),
+        by_hub: observed.is_frozen() || observed.facts.is_unasked(),
+    };
+    freeze_prunes::note_report(replica, standing).await
+}
+
+/// Saves the result for the service's set, its history and its origin.
+async fn note_outcome(
+    replica: &Replica,
+    observed: &Observed,
+    status: &ServiceDeploymentStatus,
+) -> Result<(), StoreError> {
+    let (facts, entry, said) = (&observed.facts, &observed.entry, observed.said.as_ref());
+    if let Some(member) = &observed.member {
+        note_member(replica, member, facts, (said, &status.conditions)).await?;
+    }
+    versions::note_report(replica, facts, entry, said).await?;
+    if is_in_sync(said, entry) {
+        trust_origin(replica, facts, &observed.row.cluster_uid).await?;
+    }
+    Ok(())
 }
 
 /// Notifies that a service needs attention, or is healthy again.

@@ -102,17 +102,7 @@ pub async fn note_report(
         Handed::Same
     };
     let is_handed = handed != Handed::Same;
-
-    // The newest version before this report, if other parameters make a version with a number of its own.
-    let mut last = None;
-    match handed {
-        Handed::Same => {}
-        Handed::Noted(next) => version = *next,
-        Handed::Next(next) => {
-            let is_appended = next.told.number != version.told.number;
-            last = Some(std::mem::replace(&mut version, *next)).filter(|_| is_appended);
-        }
-    }
+    let last = take_over(&mut version, handed);
 
     let report = report.filter(|report| report.entry == entry.digest() && is_its);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
@@ -139,6 +129,21 @@ pub async fn note_report(
         })
     });
     saved.await
+}
+
+/// Replaces the newest version by the one with other parameters. Returns it if the next one has a number of its own.
+fn take_over(version: &mut Version, handed: Handed) -> Option<Version> {
+    match handed {
+        Handed::Same => None,
+        Handed::Noted(next) => {
+            *version = *next;
+            None
+        }
+        Handed::Next(next) => {
+            let is_appended = next.told.number != version.told.number;
+            Some(std::mem::replace(version, *next)).filter(|_| is_appended)
+        }
+    }
 }
 
 /// The version that a service is pinned at, from its history.

@@ -68,19 +68,20 @@ pub async fn plan(
             let step = stamper.examine(&cluster, row, found).await?;
             if !matches!(step, Step::NotGranted) {
                 rows.remove(&cluster.uid);
-                note(
-                    &mut plan,
-                    format!("{}/{}", cluster.key.namespace, cluster.key.name),
-                    step,
-                );
+                let place = format!("{}/{}", cluster.key.namespace, cluster.key.name);
+                note(&mut plan, place, step);
             }
         }
     }
 
     let losing = rows.values().filter(|row| !row.has_left() && row.has_service());
-    plan.dropped = losing
-        .filter_map(|row| cluster_name(replica, &row.cluster_uid))
-        .collect();
+    let dropped = losing.filter_map(|row| cluster_name(replica, &row.cluster_uid));
+    Ok(Ok(finish(plan, dropped.collect())))
+}
+
+/// Adds the clusters that lose their service, and sorts and cuts all lists.
+fn finish(mut plan: SetPlan, dropped: Vec<String>) -> SetPlan {
+    plan.dropped = dropped;
     let counts = &mut plan.counts;
     counts.dropped = plan.dropped.len();
     let kept = counts.added + counts.changed + counts.unchanged + counts.errors;
@@ -94,8 +95,7 @@ pub async fn plan(
     plan.errors.sort_unstable_by(|a, b| a.cluster.cmp(&b.cluster));
     plan.changed.truncate(MAX_PLANNED);
     plan.errors.truncate(MAX_PLANNED);
-
-    Ok(Ok(plan))
+    plan
 }
 
 fn note(plan: &mut SetPlan, cluster: String, step: Step) {

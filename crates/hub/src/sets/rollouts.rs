@@ -15,10 +15,10 @@ mod whole;
 
 use farwater_api::{ServiceSet, service_set::RolloutStatus};
 use farwater_fleet::{
-    rollout::{Counts, Policy, decide},
+    rollout::{Counts, Decision, Policy, State, decide},
     windows::Closed,
 };
-use farwater_store::{Resource, StoreError};
+use farwater_store::{Resource, StoreError, delivery::RollingMember};
 
 use super::set_versions;
 use crate::{
@@ -78,14 +78,14 @@ pub async fn advance(
 
     let of_set = members.of_set();
     let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
-    let of = (name, resource.uid.as_str(), set);
     let begins_by_it = |index: &usize| gate.stated(replica, &rows[*index].row).is_some();
     let overridden = gate
         .overridden
         .as_ref()
         .filter(|_| decision.released.iter().any(begins_by_it));
-    let words = (target.revision.as_str(), overridden);
 
+    let of = (name, resource.uid.as_str(), set);
+    let words = (target.revision.as_str(), overridden);
     let note = set_versions::note(replica, of, (&before.state, &decision), words).await?;
     let news = News {
         policy: &policy,
@@ -95,51 +95,43 @@ pub async fn advance(
         clock,
     };
     let postings = news.find(replica, name, resource, target);
-
-    let generation = set.metadata.generation;
-    let is_saved = save(
-        replica,
-        (resource, generation),
-        (&sight, &members.steps),
-        &decision,
-        (note, postings),
-    )
-    .await?;
-    if !is_saved {
+    let of = (resource, set.metadata.generation);
+    if !save(replica, of, (&sight, &members.steps), &decision, (note, postings)).await? {
         return Ok(None);
     }
 
+    follow_up(replica, name, (rows, &before.state), &decision).await?;
+    Ok(Some(Advance {
+        status: tell(&decision),
+        counts: decision.counts,
+        last_good: decision.state.last_good.map(|good| good.number),
+        next_look: decision.next_look,
+        frozen: members.frozen(),
+    }))
+}
+
+/// Requeues what depends on a decision that was saved.
+async fn follow_up(
+    replica: &Replica,
+    name: &Name,
+    (rows, before): (&[RollingMember], &State),
+    decision: &Decision,
+) -> Result<(), StoreError> {
     replica.memory.sets.note_read(name);
-    if before.state.target != decision.state.target {
+    if before.target != decision.state.target {
         // A commit that concerns no member leaves the set's status as it is, so wake pipelines and dependents here.
         replica.memory.pipelines.note(Part::Set, name);
         dependencies::wake_dependents_of_set(replica, name).await?;
     }
 
     // These members were resolved for another version than the one the set is pinned at now.
-    for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
-        replica
-            .queues
-            .services
-            .add(Name::new(&name.namespace, &outdated.row.service_name));
+    let outdated = rows.iter().filter(|member| !member.row.is_of_pin());
+    let turned = decision.released.iter().chain(&decision.retracted);
+    for member in outdated.chain(turned.map(|index| &rows[*index])) {
+        let service = Name::new(&name.namespace, &member.row.service_name);
+        replica.queues.services.add(service);
     }
-    for index in decision.released.iter().chain(&decision.retracted) {
-        replica
-            .queues
-            .services
-            .add(Name::new(&name.namespace, &rows[*index].row.service_name));
-    }
-
-    let last_good = decision.state.last_good.map(|good| good.number);
-    let frozen = members.frozen();
-    let (counts, next_look) = (decision.counts, decision.next_look);
-    Ok(Some(Advance {
-        status: tell(&decision),
-        counts,
-        last_good,
-        next_look,
-        frozen,
-    }))
+    Ok(())
 }
 
 #[cfg(test)]

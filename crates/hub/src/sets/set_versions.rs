@@ -1,7 +1,7 @@
 //! The versions of a set: what each of its rollouts deployed, which orders people gave, and how the set returns to one.
 //!
-//! A version is a template and the number of a rollout. What the set's sources had for a cluster then is in the history
-//! of its service, which notes the rollout that released each version. So a set can be rolled back without its sources.
+//! A version is a template and the number of a rollout. The history of each service has the content that the set's
+//! sources had for its cluster, and the rollout that released it. So a set can be rolled back without its sources.
 
 use farwater_api::{
     ServiceSet,
@@ -21,6 +21,7 @@ use farwater_store::{
     },
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -37,6 +38,25 @@ struct Version {
     told: SetVersion,
     /// The fields of the set's spec that the rollout was about.
     stated: Value,
+}
+
+impl Version {
+    fn begin(set: &ServiceSet, number: u64, revision: &str, now: &Time) -> Self {
+        Self {
+            told: SetVersion {
+                number,
+                revision: revision.to_owned(),
+                pin: set.spec.pin.as_ref().map(|pin| pin.version),
+                began: now.clone(),
+                ended: None,
+                phase: Phase::Progressing,
+                good: false,
+                halted_by: None,
+                orders: Vec::new(),
+            },
+            stated: stated(set),
+        }
+    }
 }
 
 /// The fields of a set's spec that its services are made of.
@@ -121,8 +141,8 @@ pub async fn follow_pin(replica: &Replica, set_uid: &str, set: &ServiceSet) -> R
 }
 
 /// The candidate of a member for the version that its set is pinned at. `own`: the candidate of its sources. A member
-/// that has joined since gets what others had of the same folder. If none had it, the member gets nothing: what its
-/// sources have now is what the set was rolled back from.
+/// that has joined since gets the candidate that others had of the same folder. If none had one, the member gets
+/// nothing, because the set was rolled back from the present content of its sources.
 pub async fn find_candidate(
     replica: &Replica,
     member: &MemberRollout,
@@ -183,105 +203,29 @@ pub async fn note(
     let text = load_set_version(&mut tables, set_uid, key(state.number)).await?;
     let known = text.as_deref().map(|text| read(set_uid, text)).transpose()?;
     let is_new = known.is_none();
+    let mut version = known.unwrap_or_else(|| Version::begin(set, state.number, revision, &now));
 
-    let mut version = known.unwrap_or_else(|| Version {
-        told: SetVersion {
-            number: state.number,
-            revision: revision.to_owned(),
-            pin: set.spec.pin.as_ref().map(|pin| pin.version),
-            began: now.clone(),
-            ended: None,
-            phase: Phase::Progressing,
-            good: false,
-            halted_by: None,
-            orders: Vec::new(),
-        },
-        stated: stated(set),
-    });
-
-    let policy = &set.spec.rollout;
-    let was_paused = is_paused(&version.told);
-    let by = set
-        .status
-        .as_ref()
-        .and_then(|status| status.changed_by.clone())
-        .unwrap_or_default();
-    let is_new_word = |word: &&Said| {
-        let orders = &version.told.orders;
-        !orders
-            .iter()
-            .any(|order| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason)
-    };
-    if let Some(Said { by, reason }) = overridden.filter(|word| state.open && is_new_word(word)) {
-        let (by, reason) = (by.clone(), reason.clone());
-        version.told.orders.push(SetOrder {
-            at: now.clone(),
-            by,
-            what: OVERRIDE.to_owned(),
-            reason,
-        });
+    let overrides = overridden
+        .filter(|word| state.open && is_new_override(&version.told, word))
+        .map(|Said { by, reason }| (by.clone(), OVERRIDE.to_owned(), reason.clone()));
+    let orders = new_orders(&version.told, set, before, state, is_new);
+    let by = set.status.as_ref().and_then(|status| status.changed_by.clone());
+    let by = by.unwrap_or_default();
+    for (order, reason) in &orders {
+        tracing::info!(set = %name, number = state.number, by, what = order, reason, "a person's word on a rollout");
     }
-
-    let mut said = |what: String, reason: &str| {
-        tracing::info!(set = %name, number = state.number, by, what, reason, "a person's word on a rollout");
-        let (by, reason) = (by.clone(), reason.to_owned());
-        version.told.orders.push(SetOrder {
-            at: now.clone(),
-            by,
-            what,
-            reason,
-        });
-    };
-
-    if let Some(pin) = set.spec.pin.as_ref().filter(|_| is_new) {
-        said(
-            format!("roll back to {}", pin.version),
-            pin.reason.as_deref().unwrap_or_default(),
-        );
-    }
-    if before.obeyed != state.obeyed
-        && let Some(order) = policy.order.as_ref().filter(|order| order.number == state.number)
-    {
-        said(describe(order), &order.reason);
-    }
-
-    match (was_paused, policy.paused) {
-        (false, true) => said("pause".to_owned(), policy.pause_reason.as_deref().unwrap_or_default()),
-        (true, false) => said("resume".to_owned(), ""),
-        _ => {}
-    }
-
-    let told = &mut version.told;
-    let extra = told.orders.len().saturating_sub(ORDERS_KEPT);
-    told.orders.drain(..extra);
-    told.phase = decision.phase;
-    told.good = told.good || (!state.open && state.last_good.is_some_and(|good| good.number == state.number));
-    if let Some(by) = &decision.outlook.halted_by {
-        told.halted_by = Some(by.clone());
-    }
-    if !state.open {
-        told.ended.get_or_insert_with(|| now.clone());
-    }
+    let orders = orders.into_iter().map(|(order, reason)| (by.clone(), order, reason));
+    add_orders(&mut version.told, overrides.into_iter().chain(orders), &now);
+    note_outcome(&mut version.told, decision, &now);
 
     let next = serde_json::to_string(&version).map_err(StoreError::abort)?;
     if text.as_ref() == Some(&next) {
         return Ok(None);
     }
-
-    let mut ended = Vec::new();
-    if is_new {
-        for (number, text) in load_set_versions(&mut tables, set_uid).await? {
-            let mut left = read(set_uid, &text)?;
-            if left.told.ended.is_none() {
-                left.told.ended = Some(now.clone());
-                ended.push((
-                    number.unsigned_abs(),
-                    serde_json::to_string(&left).map_err(StoreError::abort)?,
-                ));
-            }
-        }
-    }
-
+    let ended = match is_new {
+        true => end_others(&mut tables, set_uid, &now).await?,
+        false => Vec::new(),
+    };
     let pin = set.spec.pin.as_ref().map_or(0, |pin| key(pin.version));
     let good = state.last_good.map_or(0, |good| key(good.number));
     Ok(Some(Note {
@@ -290,6 +234,76 @@ pub async fn note(
         ended,
         needed: [pin, good],
     }))
+}
+
+/// Whether the version does not list this override yet.
+fn is_new_override(version: &SetVersion, word: &Said) -> bool {
+    let is_same = |order: &SetOrder| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason;
+    !version.orders.iter().any(is_same)
+}
+
+/// The orders in the set's spec that were not noted before, each with its reason.
+fn new_orders(
+    version: &SetVersion,
+    set: &ServiceSet,
+    before: &State,
+    state: &State,
+    is_new: bool,
+) -> Vec<(String, String)> {
+    let policy = &set.spec.rollout;
+    let reason = |stated: &Option<String>| stated.clone().unwrap_or_default();
+
+    let pin = set.spec.pin.as_ref().filter(|_| is_new);
+    let back = pin.map(|pin| (format!("roll back to {}", pin.version), reason(&pin.reason)));
+    let order = policy
+        .order
+        .as_ref()
+        .filter(|order| before.obeyed != state.obeyed && order.number == state.number)
+        .map(|order| (describe(order), order.reason.clone()));
+    let pause = match (is_paused(version), policy.paused) {
+        (false, true) => Some(("pause".to_owned(), reason(&policy.pause_reason))),
+        (true, false) => Some(("resume".to_owned(), String::new())),
+        _ => None,
+    };
+    [back, order, pause].into_iter().flatten().collect()
+}
+
+/// Adds orders, each as its user, text and reason, and drops the oldest ones over the limit.
+fn add_orders(version: &mut SetVersion, orders: impl Iterator<Item = (String, String, String)>, now: &Time) {
+    version.orders.extend(orders.map(|(by, what, reason)| SetOrder {
+        at: now.clone(),
+        by,
+        what,
+        reason,
+    }));
+    let extra = version.orders.len().saturating_sub(ORDERS_KEPT);
+    version.orders.drain(..extra);
+}
+
+fn note_outcome(version: &mut SetVersion, decision: &Decision, now: &Time) {
+    let state = &decision.state;
+    version.phase = decision.phase;
+    version.good |= !state.open && state.last_good.is_some_and(|good| good.number == state.number);
+    if let Some(by) = &decision.outlook.halted_by {
+        version.halted_by = Some(by.clone());
+    }
+    if !state.open {
+        version.ended.get_or_insert_with(|| now.clone());
+    }
+}
+
+/// Ends the versions of a set that are still open, because a new one begins. Returns number and text of each.
+async fn end_others(tables: &mut Connection, set_uid: &str, now: &Time) -> Result<Vec<(u64, String)>, StoreError> {
+    let mut ended = Vec::new();
+    for (number, text) in load_set_versions(tables, set_uid).await? {
+        let mut left = read(set_uid, &text)?;
+        if left.told.ended.is_none() {
+            left.told.ended = Some(now.clone());
+            let text = serde_json::to_string(&left).map_err(StoreError::abort)?;
+            ended.push((number.unsigned_abs(), text));
+        }
+    }
+    Ok(ended)
 }
 
 /// Whether the last order of this kind paused the rollout.

@@ -105,30 +105,8 @@ pub struct Helm<'a> {
 /// Fetches a Helm repository's index, and each chart that a service wants.
 pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credentials) -> Result<Outcome, SourceFailure> {
     let artifacts = artifacts(mirrors, source.uid)?;
-    let index = match source.spec.is_registry() {
-        true if !source.spec.url.starts_with("oci://") => return Err(invalid("type oci wants a URL with oci://")),
-        true => None,
-        false => {
-            let url = Url::parse(&source.spec.url).map_err(invalid)?;
-            if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
-                return Err(invalid(
-                    "the URL holds credentials or a query; credentials belong into a Secret",
-                ));
-            }
-            let site = match source.is_link {
-                true => mirrors.web().linked_site(&url)?,
-                false => {
-                    let host = url.host_str().unwrap_or_default();
-                    mirrors
-                        .web()
-                        .site(&url, with.access(host)?)?
-                        .passing_credentials(source.spec.pass_credentials)
-                }
-            };
-            let digest = helm::sync_index(&site, &artifacts, source.timeout).await?;
-            Some((site, digest))
-        }
-    };
+    let index = sync_index(mirrors, &source, with, &artifacts).await?;
+    let site = index.as_ref().map(|(site, _)| site);
 
     // Artifacts that were found at the old address don't count: the new address may serve others.
     let moved = source
@@ -147,17 +125,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             .iter()
             .find(|row| row.chart == *name && row.wanted == *version)
             .filter(|_| !moved);
-        match find_chart(
-            mirrors,
-            &source,
-            with,
-            index.as_ref().map(|(site, _)| site),
-            &artifacts,
-            &wanted,
-            known,
-        )
-        .await
-        {
+        match find_chart(mirrors, &source, with, site, &artifacts, &wanted, known).await {
             Ok(chart) => {
                 found += 1;
                 charts.extend(moved_chart(source.uid, &wanted, known, chart));
@@ -176,26 +144,70 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
     if moved {
         charts.extend(forgotten_charts(&source, &charts));
     }
+    if failure.is_none() {
+        tidy_files(&source, &charts, &artifacts).await;
+    }
+    let digest = index.map(|(_, digest)| digest);
+    Ok(charts_outcome(&source, digest, charts, found, failure))
+}
 
-    let unwanted = source.known.iter().filter(|row| {
-        !source
+/// Fetches the index of a repository of charts. None: it is a registry, which has no index.
+async fn sync_index(
+    mirrors: &Mirrors,
+    source: &Helm<'_>,
+    with: &Credentials,
+    artifacts: &Artifacts,
+) -> Result<Option<(Site, Digest)>, SourceFailure> {
+    if source.spec.is_registry() {
+        return match source.spec.url.starts_with("oci://") {
+            true => Ok(None),
+            false => Err(invalid("type oci wants a URL with oci://")),
+        };
+    }
+
+    let url = Url::parse(&source.spec.url).map_err(invalid)?;
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        return Err(invalid(
+            "the URL holds credentials or a query; credentials belong into a Secret",
+        ));
+    }
+    let site = match source.is_link {
+        true => mirrors.web().linked_site(&url)?,
+        false => mirrors
+            .web()
+            .site(&url, with.access(url.host_str().unwrap_or_default())?)?
+            .passing_credentials(source.spec.pass_credentials),
+    };
+    let digest = helm::sync_index(&site, artifacts, source.timeout).await?;
+    Ok(Some((site, digest)))
+}
+
+/// Removes the files of charts that are no longer needed.
+async fn tidy_files(source: &Helm<'_>, charts: &[ChartRow], artifacts: &Artifacts) {
+    let of = |row: &ChartRow| row.digest.parse::<Digest>().ok();
+    let kept = source.known.iter().chain(charts).filter_map(of).collect();
+    if let Err(error) = artifacts.tidy(kept).await {
+        tracing::warn!(source = source.uid, error = %crate::errors::chain(&error), "remove files that are no longer needed");
+    }
+}
+
+/// `digest`: of the index. `found`: number of charts that were found.
+fn charts_outcome(
+    source: &Helm<'_>,
+    digest: Option<Digest>,
+    charts: Vec<ChartRow>,
+    found: usize,
+    failure: Option<SourceFailure>,
+) -> Outcome {
+    let is_wanted = |row: &ChartRow| {
+        source
             .wanted
             .iter()
             .any(|(chart, wanted)| (chart, wanted) == (&row.chart, &row.wanted))
-    });
-    let unwanted: Vec<_> = unwanted.map(|row| (row.chart.clone(), row.wanted.clone())).collect();
-
-    if failure.is_none() {
-        let of = |row: &ChartRow| row.digest.parse::<Digest>().ok();
-        let kept = source.known.iter().chain(&charts).filter_map(of).collect();
-        if let Err(error) = artifacts.tidy(kept).await {
-            tracing::warn!(source = source.uid, error = %crate::errors::chain(&error), "remove files that are no longer needed");
-        }
-    }
-
-    let digest = index.map(|(_, digest)| digest);
+    };
+    let unwanted = source.known.iter().filter(|row| !is_wanted(row));
     let message = digest.is_none().then(|| format!("charts that are followed: {found}"));
-    Ok(Outcome {
+    Outcome {
         served: digest.map(|digest| (String::new(), digest.to_hex())),
         taken: Taken::default(),
         origin: SourceOrigin {
@@ -206,13 +218,13 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         },
         differs: None,
         charts,
-        unwanted,
+        unwanted: unwanted.map(|row| (row.chart.clone(), row.wanted.clone())).collect(),
         changed: false,
         verdicts: message
             .map(|message| Verdict::ready("Fetched", message))
             .unwrap_or_default(),
         failure,
-    })
+    }
 }
 
 async fn find_chart(

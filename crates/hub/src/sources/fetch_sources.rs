@@ -31,7 +31,11 @@ use crate::sources::{
 };
 use crate::{
     errors::SourceFailure,
-    memory::{counters::FetchResult, timeline::Fetched, turns::Asks},
+    memory::{
+        counters::FetchResult,
+        timeline::Fetched,
+        turns::{Asks, Turn},
+    },
     queue::Next,
     replica::Replica,
     resources::{Name, SourceName},
@@ -135,71 +139,34 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
         return Ok(Next::OnChange);
     }
 
-    let (served, origin, charts) = {
-        let mut tables = replica.store.tables().await?;
-        let served = load_revision(&mut tables, &object.uid).await?;
-        (
-            served,
-            load_source_origin(&mut tables, &object.uid).await?,
-            Charts::load(&mut tables, &object).await?,
-        )
-    };
-
-    let source = Source {
-        uid: object.uid.clone(),
-        origin,
-        generation: object.metadata.generation.unwrap_or(0),
-        requested: farwater_api::requested_at(&object.metadata).map(str::to_owned),
-        interval: SOURCE_INTERVAL.check(&object.any.interval).unwrap_or(DEFAULT_INTERVAL),
-        wants_more: charts.wants_more(),
-        promoted: find_promoted(&replica, &object).await?,
-        object,
-    };
-
-    if source.object.any.suspend {
-        replica.memory.checks.forget(&source.uid);
-        let served = withdraw_unverified(&replica, &source, served).await?;
-        write_suspended(&replica, &source, served.as_ref()).await?;
-        answer_requests(&replica, &source.uid);
+    let (source, served, charts) = load_source(&replica, object).await?;
+    let checks = &replica.memory.checks;
+    if source.object.any.suspend || matches!(source.promoted, Some(Err(_))) {
+        stop_fetching(&replica, &source, served).await?;
         return Ok(Next::OnChange);
     }
 
-    if let Some(Err(why)) = &source.promoted {
-        replica.memory.checks.forget(&source.uid);
-        let served = withdraw_unverified(&replica, &source, served).await?;
-        write_unpromoted(&replica, &source, served.as_ref(), why).await?;
-        answer_requests(&replica, &source.uid);
-        return Ok(Next::OnChange);
-    }
-
-    let check = replica.memory.checks.last().get(&source.uid).cloned();
-    let announced = &replica.memory.checks.announced;
+    let check = checks.last().get(&source.uid).cloned();
     if check
         .as_ref()
         .is_some_and(|check| check.generation != source.generation)
     {
         // Webhooks were proven for another repository or reference.
-        announced.forget(&source.uid);
+        checks.announced.forget(&source.uid);
     }
-    let urgent = replica.memory.checks.take_urgent(&source.uid);
-    let is_announced = announced.begin(&source.uid);
+    let urgent = checks.take_urgent(&source.uid);
+    let is_announced = checks.announced.begin(&source.uid);
     if !urgent && !is_announced && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&replica, &source, check));
     }
-
-    let turn = match replica
-        .memory
-        .checks
-        .turns
-        .enter(&source.object.any.url, Asks::Repository)
-    {
+    let turn = match checks.turns.enter(&source.object.any.url, Asks::Repository) {
         Ok(turn) => turn,
         Err(wait) => {
             if urgent {
-                replica.memory.checks.hurry(&source.uid);
+                checks.hurry(&source.uid);
             }
             if is_announced {
-                announced.put_back(&source.uid);
+                checks.announced.put_back(&source.uid);
             }
             return Ok(Next::After(wait));
         }
@@ -208,45 +175,87 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&replica, &source, served.as_ref()).await?;
     }
-
-    replica.memory.checks.requests.ask(&source.uid);
-    let begun = SystemTime::now();
-    let fetched = ask_remote(&replica, &source, served.as_ref(), charts, turn).await;
-    let interval = Interval::since(begun);
-
-    let result = judge(served.as_ref(), &fetched);
-    replica
-        .memory
-        .counters
-        .count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
-    if let (
-        FetchResult::Moved,
-        Ok(Outcome {
-            served: Some((reference, commit)),
-            ..
-        }),
-    ) = (result, &fetched)
-    {
-        let revision = git::format_revision(reference, commit);
-        replica.memory.timeline.note_fetch(&source.uid, || Fetched {
-            source: name.to_string(),
-            revision,
-            interval,
-        });
-    }
-
-    announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
+    checks.requests.ask(&source.uid);
+    let (result, fetched) = fetch_now(&replica, &source, served.as_ref(), charts, turn).await;
+    let found = source.found(served.as_ref(), result);
+    checks.announced.finish(&source.uid, is_announced, found);
     let wait = finish_check(&replica, &source, check, result == FetchResult::Failed);
 
     if !record(&replica, &source, served, fetched).await? {
         // The source was changed meanwhile. That change requeues it.
         return Ok(Next::OnChange);
     }
-
-    for service in replica.memory.checks.requests.answer(&source.uid) {
+    for service in checks.requests.answer(&source.uid) {
         replica.queues.services.add(service);
     }
     Ok(Next::After(wait))
+}
+
+/// Loads everything that decides about a fetch: the source, its served revision, and the charts that services want.
+async fn load_source(
+    replica: &Replica,
+    object: SourceObject,
+) -> Result<(Source, Option<Revision>, Charts), StoreError> {
+    let (served, origin, charts) = {
+        let mut tables = replica.store.tables().await?;
+        let served = load_revision(&mut tables, &object.uid).await?;
+        let origin = load_source_origin(&mut tables, &object.uid).await?;
+        (served, origin, Charts::load(&mut tables, &object).await?)
+    };
+    let source = Source {
+        uid: object.uid.clone(),
+        origin,
+        generation: object.metadata.generation.unwrap_or(0),
+        requested: farwater_api::requested_at(&object.metadata).map(str::to_owned),
+        interval: SOURCE_INTERVAL.check(&object.any.interval).unwrap_or(DEFAULT_INTERVAL),
+        wants_more: charts.wants_more(),
+        promoted: find_promoted(replica, &object).await?,
+        object,
+    };
+    Ok((source, served, charts))
+}
+
+/// Writes why a source is not fetched: it is suspended, or its pipeline has promoted nothing to it.
+async fn stop_fetching(replica: &Replica, source: &Source, served: Option<Revision>) -> Result<(), StoreError> {
+    replica.memory.checks.forget(&source.uid);
+    let served = withdraw_unverified(replica, source, served).await?;
+    match &source.promoted {
+        Some(Err(why)) if !source.object.any.suspend => {
+            write_unpromoted(replica, source, served.as_ref(), why).await?;
+        }
+        _ => write_suspended(replica, source, served.as_ref()).await?,
+    }
+    answer_requests(replica, &source.uid);
+    Ok(())
+}
+
+/// Fetches a source, counts the result, and notes the interval of a move for the timeline.
+async fn fetch_now(
+    replica: &Arc<Replica>,
+    source: &Source,
+    served: Option<&Revision>,
+    charts: Charts,
+    turn: Turn<'_>,
+) -> (FetchResult, Result<Outcome, SourceFailure>) {
+    let begun = SystemTime::now();
+    let fetched = ask_remote(replica, source, served, charts, turn).await;
+    let interval = Interval::since(begun);
+
+    let result = judge(served, &fetched);
+    let took = interval.ended.duration_since(begun).unwrap_or_default();
+    replica.memory.counters.count_fetch(result, took);
+    if result == FetchResult::Moved
+        && let Ok(outcome) = &fetched
+        && let Some((reference, commit)) = &outcome.served
+    {
+        let revision = git::format_revision(reference, commit);
+        replica.memory.timeline.note_fetch(&source.uid, || Fetched {
+            source: source.object.name.to_string(),
+            revision,
+            interval,
+        });
+    }
+    (result, fetched)
 }
 
 /// Answers all requests of a source that is not fetched any more.

@@ -208,99 +208,84 @@ async fn look_at_stage(
     (index, stage): (usize, &PipelineStage),
     promotes: &[String],
 ) -> Result<Seen, StoreError> {
-    let namespace = &name.namespace;
     // Texts that later stages state do not count.
     let promotes = if index == 0 { promotes } else { &[] };
-
-    let mut seen = Seen {
-        repository_uid: None,
-        follows: true,
-        serves: None,
-        reference: String::new(),
-        lacks: None,
-        since: 0,
-        heard: i64::MAX,
-        failed: false,
-        content: Ok(Value::Null),
-        tests: Tests::default(),
-        stated: Vec::new(),
-    };
-
-    let source = Name::new(namespace, &stage.source_ref.name);
+    let mut seen = Seen::unread();
+    let source = Name::new(&name.namespace, &stage.source_ref.name);
     let Some((resource, repository)) = resources::load::<GitRepository>(&replica.store, &source).await? else {
         seen.content = Err(format!("GitRepository {} does not exist", source.name));
         seen.lacks = Some("it has no repository".to_owned());
         return Ok(seen);
     };
-    let uid = resource.uid.clone();
+    let uid = resource.uid;
     seen.repository_uid = Some(uid.clone());
     let revision = async || load_revision(&mut *replica.store.tables().await?, &uid).await;
 
     // Read the served revision before and after all else, so that what is found in between is true of that revision.
     let before = revision().await?;
-    let mut content = vec![json!([
-        uid,
-        repository.spec.url,
-        repository.spec.recurse_submodules,
-        repository.spec.lfs
-    ])];
-    let mut problem = match &stage.pull_request {
-        Some(pull) => {
-            content.push(json!(["pullRequest", pull]));
-            let is_good = propose_promotions::branch_of(&name.name, stage, pull).is_some();
-            let no_branch = || "pullRequest.branch is not a name that Git takes; state a short one".to_owned();
-            check_own_reference(&source, repository.spec.r#ref.as_ref()).or_else(|| (!is_good).then(no_branch))
-        }
-        None => check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name)),
-    };
-    seen.follows = problem.is_none();
-
-    for (is_set, member) in members(stage) {
-        let member = Name::new(namespace, member);
-        let found = match is_set {
-            true => look_at_set(replica, &member, (&source.name, promotes), &mut seen).await?,
-            false => look_at_service(replica, &member, &source.name, &mut seen).await?,
-        };
-        match found {
-            Ok(deployed) => content.push(deployed),
-            Err(why) => problem = problem.or(Some(why)),
-        }
-    }
-
+    let wrong_reference = check_stage(&source, repository.spec.r#ref.as_ref(), (index, stage), &name.name);
+    seen.follows = wrong_reference.is_none();
+    let members = look_at_members(replica, (stage, &source), promotes, &mut seen).await?;
     let after = revision().await?;
-    if before.as_ref().map(promotable) != after.as_ref().map(promotable) || after.is_none() {
-        seen.lack(|| format!("GitRepository {} is on its way", source.name));
-        // The failure was one of the revision served before.
-        seen.failed = false;
-    }
+    seen.note_served(&source, before, after);
 
-    seen.reference = after
-        .as_ref()
-        .map(|revision| revision.reference.clone())
-        .unwrap_or_default();
-    seen.serves = after.as_ref().map(promotable);
-    if index == 0 {
-        // The texts that the first stage states are promoted with its commits.
-        let stated = std::mem::take(&mut seen.stated);
-        match (texts::agree(promotes, &stated), &mut seen.serves) {
-            (Ok(texts), Some(serves)) => serves.configuration = texts,
-            (Ok(_), None) => {}
-            (Err(why), _) => problem = problem.or(Some(why)),
-        }
-    }
-
+    // The texts that the first stage states are promoted with its commits.
+    let wrong_texts = if index == 0 {
+        seen.agree_on_texts(promotes)
+    } else {
+        None
+    };
     if seen.heard == i64::MAX {
         seen.heard = 0;
     }
 
-    if let Some(why) = problem {
+    let spec = &repository.spec;
+    let own = json!([uid, spec.url, spec.recurse_submodules, spec.lfs]);
+    let pull = stage.pull_request.as_ref().map(|pull| json!(["pullRequest", pull]));
+    let content = match (wrong_reference, members) {
+        (Some(why), _) | (None, Err(why)) => Err(why),
+        (None, Ok(deployed)) => Ok([own].into_iter().chain(pull).chain(deployed).collect()),
+    };
+    seen.content = content.and_then(|content| wrong_texts.map_or(Ok(content), Err));
+    if let Err(why) = &seen.content {
         // A stage that may run something else proves nothing.
         seen.lacks = Some(why.clone());
-        seen.content = Err(why);
-    } else {
-        seen.content = Ok(Value::Array(content));
     }
     Ok(seen)
+}
+
+/// Returns what is wrong with the reference of a stage's repository, or with its branch of proposals.
+fn check_stage(
+    source: &Name,
+    reference: Option<&GitReference>,
+    (index, stage): (usize, &PipelineStage),
+    pipeline: &str,
+) -> Option<String> {
+    let Some(pull) = &stage.pull_request else {
+        return check_reference(source, reference, (index, pipeline));
+    };
+    let is_good = propose_promotions::branch_of(pipeline, stage, pull).is_some();
+    let no_branch = || "pullRequest.branch is not a name that Git takes; state a short one".to_owned();
+    check_own_reference(source, reference).or_else(|| (!is_good).then(no_branch))
+}
+
+/// Returns what each member deploys besides the commit, or the first reason why nothing can be promoted. Looks at all
+/// members in any case.
+async fn look_at_members(
+    replica: &Replica,
+    (stage, source): (&PipelineStage, &Name),
+    promotes: &[String],
+    seen: &mut Seen,
+) -> Result<Result<Vec<Value>, String>, StoreError> {
+    let mut all = Vec::new();
+    for (is_set, member) in members(stage) {
+        let member = Name::new(&source.namespace, member);
+        all.push(match is_set {
+            true => look_at_set(replica, &member, (&source.name, promotes), seen).await?,
+            false => look_at_service(replica, &member, &source.name, seen).await?,
+        });
+    }
+    Ok(all.into_iter().collect())
 }
 
 /// For each member: whether it is a set, and its name.
@@ -318,6 +303,47 @@ fn promotable(revision: &Revision) -> Promotable {
 }
 
 impl Seen {
+    fn unread() -> Self {
+        Self {
+            repository_uid: None,
+            follows: true,
+            serves: None,
+            reference: String::new(),
+            lacks: None,
+            since: 0,
+            heard: i64::MAX,
+            failed: false,
+            content: Ok(Value::Null),
+            tests: Tests::default(),
+            stated: Vec::new(),
+        }
+    }
+
+    /// Notes the served revision. `before`, `after`: read before and after the members.
+    fn note_served(&mut self, source: &Name, before: Option<Revision>, after: Option<Revision>) {
+        let served = after.as_ref().map(promotable);
+        if served.is_none() || before.as_ref().map(promotable) != served {
+            self.lack(|| format!("GitRepository {} is on its way", source.name));
+            // The failure was one of the revision served before.
+            self.failed = false;
+        }
+        self.serves = served;
+        self.reference = after.map(|revision| revision.reference).unwrap_or_default();
+    }
+
+    /// Adds the stated texts to the served commit, or returns why they differ.
+    fn agree_on_texts(&mut self, promotes: &[String]) -> Option<String> {
+        let stated = std::mem::take(&mut self.stated);
+        let texts = match texts::agree(promotes, &stated) {
+            Ok(texts) => texts,
+            Err(why) => return Some(why),
+        };
+        if let Some(serves) = &mut self.serves {
+            serves.configuration = texts;
+        }
+        None
+    }
+
     pub(super) fn commit(&self) -> Option<&str> {
         self.serves.as_ref().map(|what| what.commit.as_str())
     }
@@ -413,37 +439,18 @@ async fn look_at_set(
     let Some((resource, set)) = resources::load::<ServiceSet>(&replica.store, name).await? else {
         return Ok(Err(format!("ServiceSet {} does not exist", name.name)));
     };
-    // Tests that every service of the set has.
-    let mut tests: Option<BTreeSet<String>> = None;
-    for (at, template) in Template::variants(&set.spec) {
-        let Some(spec) = check_template(&template)
-            .ok()
-            .filter(|spec| is_made_of(spec, repository))
-        else {
-            return Ok(Err(format!(
-                "ServiceSet {} is not made of GitRepository {repository}: see spec.{at}.sourceRef",
-                name.name
-            )));
-        };
-        seen.stated.push((
-            format!("ServiceSet {} (spec.{at})", name.name),
-            stated_texts(&set, &spec.configuration),
-        ));
-        let stated = tests_of(&spec);
-        tests = Some(tests.map_or_else(
-            || stated.clone(),
-            |known| known.intersection(&stated).cloned().collect(),
-        ));
-    }
+    let tests = match look_at_variants(&set, &name.name, repository, &mut seen.stated) {
+        Ok(tests) => tests,
+        Err(why) => return Ok(Err(why)),
+    };
     if let Some(computed) = promotes.iter().find(|promoted| is_computed(&set, promoted)) {
         return Ok(Err(format!(
             "ServiceSet {} has configuration.{computed} computed for each cluster, and it is to be promoted: state it once",
             name.name
         )));
     }
+    seen.tests.add(|| format!("ServiceSet {}", name.name), tests);
 
-    seen.tests
-        .add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
     let Whole {
         lacks,
         failed,
@@ -465,6 +472,33 @@ async fn look_at_set(
     let spec = &resource.object["spec"];
     let fields = ["clusterSelector", "template", "parameters", "overrides"].map(|field| &spec[field]);
     Ok(Ok(json!(["ServiceSet", name.name, resource.uid, fields])))
+}
+
+/// Adds the texts that the variants of a set state. Returns the tests that every service of the set has, or why nothing
+/// can be promoted to it.
+fn look_at_variants(
+    set: &ServiceSet,
+    name: &str,
+    repository: &str,
+    stated: &mut Vec<texts::Stated>,
+) -> Result<BTreeSet<String>, String> {
+    let mut tests: Option<BTreeSet<String>> = None;
+    for (at, template) in Template::variants(&set.spec) {
+        let spec = check_template(&template)
+            .ok()
+            .filter(|spec| is_made_of(spec, repository))
+            .ok_or_else(|| {
+                format!("ServiceSet {name} is not made of GitRepository {repository}: see spec.{at}.sourceRef")
+            })?;
+        let texts = stated_texts(set, &spec.configuration);
+        stated.push((format!("ServiceSet {name} (spec.{at})"), texts));
+        let own = tests_of(&spec);
+        tests = Some(match tests {
+            Some(known) => known.intersection(&own).cloned().collect(),
+            None => own,
+        });
+    }
+    Ok(tests.unwrap_or_default())
 }
 
 /// The same for a service.

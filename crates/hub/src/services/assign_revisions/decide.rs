@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farwater_api::Digest;
 use farwater_fleet::{
-    assignment::{Candidate, Decided, Decision, Inputs, Why, decide, is_suspended},
+    assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended},
     conditions::cut,
     dependencies::cycle_trouble,
     windows::Closed,
@@ -35,51 +35,24 @@ pub struct Outcome {
 
 /// Decides which version the service runs, and why it keeps the one that it has.
 pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreError> {
-    let Observed {
-        service,
-        row,
-        waits,
-        pinned,
-        ..
-    } = observed;
-    let is_suspended = is_suspended(&service.spec, now);
+    let is_suspended = is_suspended(&observed.service.spec, now);
     let decided = Decided {
         why: Why::Current,
         suspended: Some(is_suspended),
         sourceless: observed.source_uid().is_none(),
-        turn: row.as_ref().map(read_turn).transpose()?.unwrap_or_default(),
+        turn: observed.row.as_ref().map(read_turn).transpose()?.unwrap_or_default(),
     };
     let mut next = new_row(observed, &decided)?;
-
-    let candidate = observed
-        .kept
-        .clone()
-        .unwrap_or_else(|| observed.resolved.candidate.clone());
-    let candidate = waits
-        .cycle
-        .as_deref()
-        .map_or(candidate, |cycle| Err(cycle_trouble(cycle)));
     let cluster = match &observed.cluster {
         Ok(cluster) => cluster,
         Err(trouble) => {
-            return keep(
-                next,
-                Decided {
-                    why: Why::Trouble(trouble.clone()),
-                    ..decided
-                },
-                None,
-            );
+            let why = Why::Trouble(trouble.clone());
+            return keep(next, Decided { why, ..decided }, None);
         }
     };
 
-    let mut facts = ServiceFacts::new(service.clone(), &next, observed.urls.clone())?;
-    match pinned {
-        Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
-        Some(_) => {}
-        // Includes what its charts depend on: grants apply to those sources too.
-        None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
-    }
+    let candidate = choose_candidate(observed);
+    let facts = place_facts(observed, &next, candidate.as_ref().ok())?;
     let ceiling = facts.check_placement(cluster, &observed.grants);
 
     // An override opens the closed windows.
@@ -90,9 +63,9 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
         .and_then(|said| Some((closed.take()?, said)));
     let inputs = Inputs {
         suspended: is_suspended || cluster.suspended,
-        pinned: pinned.as_ref().map(Result::as_ref),
+        pinned: observed.pinned.as_ref().map(Result::as_ref),
         candidate: candidate.as_ref(),
-        waits: &waits.reasons,
+        waits: &observed.waits.reasons,
         ceiling: ceiling.as_ref(),
         assigned: facts.assigned.as_ref(),
         held: observed.is_held(),
@@ -117,6 +90,33 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
             })
         }
     }
+}
+
+/// The candidate of the version that its set is pinned at, else of its sources. A service in a cycle has none.
+fn choose_candidate(observed: &Observed) -> Result<Candidate, Trouble> {
+    match (&observed.waits.cycle, &observed.kept) {
+        (Some(cycle), _) => Err(cycle_trouble(cycle)),
+        (None, Some(kept)) => kept.clone(),
+        (None, None) => observed.resolved.candidate.clone(),
+    }
+}
+
+/// The service with the addresses of all sources to which grants apply.
+fn place_facts(
+    observed: &Observed,
+    next: &Assignment,
+    candidate: Option<&Candidate>,
+) -> Result<ServiceFacts, StoreError> {
+    let mut facts = ServiceFacts::new(observed.service.clone(), next, observed.urls.clone())?;
+    match &observed.pinned {
+        Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
+        Some(_) => {}
+        // Includes the sources that its charts depend on.
+        None => facts
+            .source_urls
+            .extend(candidate.into_iter().flat_map(Candidate::urls)),
+    }
+    Ok(facts)
 }
 
 fn keep(mut next: Assignment, decided: Decided, closed: Option<Closed>) -> Result<Outcome, StoreError> {

@@ -16,8 +16,8 @@ use farwater_fleet::{
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        Assignment, ChartRow, Revision, ServiceOrigin, ServicePath, ServiceRows, is_untouched, load_chart,
-        load_parameters, load_revision, load_service_rows, paths_of_service, sources_of_service,
+        Assignment, ChartRow, MemberRollout, Revision, ServiceOrigin, ServicePath, ServiceRows, is_untouched,
+        load_chart, load_parameters, load_revision, load_service_rows, paths_of_service, sources_of_service,
     },
 };
 use jiff::Timestamp;
@@ -92,11 +92,7 @@ impl Observed {
         service: ServiceDeployment,
     ) -> Result<Self, AssignError> {
         let edition = replica.memory.windows.edition();
-        let (rows, known_paths) = {
-            let mut tables = replica.store.tables().await?;
-            let rows = load_service_rows(&mut tables, &resource.uid).await?;
-            (rows, paths_of_service(&mut tables, &resource.uid).await?)
-        };
+        let (rows, known_paths) = load_rows(replica, &resource.uid).await?;
         let ServiceRows {
             assignment: row,
             held,
@@ -110,51 +106,21 @@ impl Observed {
         let ingredients = find_ingredients(replica, &name.namespace, &service.spec).await?;
         let resolved = resolve_candidate(replica, name, &ingredients, (row.as_ref(), &known_paths)).await?;
         let resolved = with_new_paths(resolved, &known_paths, &ingredients);
-
-        // The version that its set is pinned at replaces the candidate of its sources.
-        let kept = match member.as_ref().filter(|member| member.set_pin > 0) {
-            Some(member) => {
-                Some(set_versions::find_candidate(replica, member, resolved.candidate.as_ref().ok()).await?)
-            }
-            None => None,
-        };
-        let look = match member {
-            Some(member) => {
-                let assigned: Option<Candidate> = row.as_ref().map(assigned_candidate).transpose()?.flatten();
-                let candidate = kept.as_ref().unwrap_or(&resolved.candidate).as_ref().ok();
-                let newest = find_newest(replica, &resource.uid, &service.spec, &cluster).await?;
-                let spec = &service.spec;
-                let looking = Looking {
-                    spec,
-                    candidate,
-                    assigned: assigned.as_ref(),
-                    ingredients: &ingredients,
-                    newest,
-                };
-                Some(Look::of(replica, member, looking).await?)
-            }
-            None => None,
-        };
+        let of_sources = resolved.candidate.as_ref();
+        let kept = find_kept(replica, member.as_ref(), of_sources.ok()).await?;
+        let candidate = kept.as_ref().map_or(of_sources, Result::as_ref).ok();
+        let has = (row.as_ref(), candidate, ingredients.as_slice());
+        let look = find_look(replica, member, (&service.spec, &cluster), has).await?;
 
         let pinned = versions::resolve_pin(replica, &resource.uid, service.spec.pin.as_ref()).await?;
         // A member that is rolled back gets an earlier assignment again, as with a pin.
         let pinned = pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok));
         let held = HeldLook::of(&resource, &service, held)?;
         let waits = dependencies::load_waits(replica, name, &service).await?;
-        let urls = SourceUrls::default()
-            .of_service(&replica.store, &name.namespace, &service)
-            .await?;
+        let mut urls = SourceUrls::default();
+        let urls = urls.of_service(&replica.store, &name.namespace, &service).await?;
         let grants = load_grants_for(&replica.store, &name.namespace).await?;
-
-        let closed = cluster
-            .as_ref()
-            .ok()
-            .and_then(|cluster| find_closed(replica, name, &service, cluster));
-        let overridden = if closed.is_some() {
-            find_override(replica, &resource).await?
-        } else {
-            None
-        };
+        let (closed, overridden) = find_window(replica, &resource, &service, cluster.as_ref().ok()).await?;
         Ok(Self {
             name: name.clone(),
             resource,
@@ -218,6 +184,12 @@ impl Request {
     }
 }
 
+async fn load_rows(replica: &Replica, uid: &str) -> Result<(ServiceRows, Vec<ServicePath>), StoreError> {
+    let mut tables = replica.store.tables().await?;
+    let rows = load_service_rows(&mut tables, uid).await?;
+    Ok((rows, paths_of_service(&mut tables, uid).await?))
+}
+
 /// Leaves the paths out that are known already.
 fn with_new_paths(mut resolved: Resolved, known: &[ServicePath], ingredients: &[Ingredient]) -> Resolved {
     // Only a database that another program wrote has a service without paths. Any commit may concern such a service.
@@ -228,16 +200,29 @@ fn with_new_paths(mut resolved: Resolved, known: &[ServicePath], ingredients: &[
     resolved
 }
 
-fn find_closed(replica: &Replica, name: &Name, service: &ServiceDeployment, cluster: &ClusterFacts) -> Option<Closed> {
+/// Returns the window that keeps changes from starting, and the override that lets them start despite it.
+async fn find_window(
+    replica: &Replica,
+    resource: &Resource,
+    service: &ServiceDeployment,
+    cluster: Option<&ClusterFacts>,
+) -> Result<(Option<Closed>, Option<Said>), StoreError> {
     let labels = service.metadata.labels.clone().unwrap_or_default();
-    replica.memory.windows.closed(Subject {
-        namespace: &name.namespace,
-        name: &name.name,
-        labels: &labels,
-        cluster_namespace: &cluster.name.namespace,
-        cluster_name: &cluster.name.name,
-        cluster_labels: &cluster.labels,
-    })
+    let closed = cluster.and_then(|cluster| {
+        replica.memory.windows.closed(Subject {
+            namespace: &resource.key.namespace,
+            name: &resource.key.name,
+            labels: &labels,
+            cluster_namespace: &cluster.name.namespace,
+            cluster_name: &cluster.name.name,
+            cluster_labels: &cluster.labels,
+        })
+    });
+    let overridden = match closed {
+        Some(_) => find_override(replica, resource).await?,
+        None => None,
+    };
+    Ok((closed, overridden))
 }
 
 fn assigned_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
@@ -245,6 +230,37 @@ fn assigned_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError>
         .as_deref()
         .map(|text| read_json(&row.service_uid, text))
         .transpose()
+}
+
+/// The candidate of the version that the set of a member is pinned at. It replaces `own`, the candidate of its sources.
+async fn find_kept(
+    replica: &Replica,
+    member: Option<&MemberRollout>,
+    own: Option<&Candidate>,
+) -> Result<Option<Result<Candidate, Trouble>>, StoreError> {
+    let Some(member) = member.filter(|member| member.set_pin > 0) else {
+        return Ok(None);
+    };
+    set_versions::find_candidate(replica, member, own).await.map(Some)
+}
+
+async fn find_look(
+    replica: &Replica,
+    member: Option<MemberRollout>,
+    (spec, cluster): (&ServiceDeploymentSpec, &Result<ClusterFacts, Trouble>),
+    (row, candidate, ingredients): (Option<&Assignment>, Option<&Candidate>, &[Ingredient]),
+) -> Result<Option<Look>, StoreError> {
+    let Some(member) = member else { return Ok(None) };
+    let assigned = row.map(assigned_candidate).transpose()?.flatten();
+    let newest = find_newest(replica, &member.service_uid, spec, cluster).await?;
+    let looking = Looking {
+        spec,
+        candidate,
+        assigned: assigned.as_ref(),
+        ingredients,
+        newest,
+    };
+    Look::of(replica, member, looking).await.map(Some)
 }
 
 /// Returns what is known of the newest parameter document of a set's member.

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use farwater_api::{AGENT_FINALIZER, ServiceDeployment, protocol::Action, service_deployment::DeletionPolicy};
+use farwater_api::{
+    AGENT_FINALIZER, ServiceDeployment,
+    objects::ServiceReport,
+    protocol::{Action, Entry},
+    service_deployment::DeletionPolicy,
+};
 use farwater_fleet::assignment::{Decided, Trouble, Why};
 use farwater_store::{
     Resource, StoreError, Write,
@@ -48,98 +53,119 @@ pub async fn remove_service(
 ) -> Result<Next, StoreError> {
     // Without a row nothing was ever assigned. A Cluster that was recreated under the same name never had this
     // service.
-    let Some(row) = row else {
-        return finish_removal(replica, name, resource, Farewell::default()).await;
-    };
-    let cluster = match cluster {
-        Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
+    let cluster = cluster.ok().filter(|cluster| cluster.agent.is_some());
+    let (row, cluster) = match (row, cluster) {
+        (Some(row), Some(cluster)) if cluster.uid == row.cluster_uid => (row, cluster),
         _ => return finish_removal(replica, name, resource, Farewell::default()).await,
     };
 
-    let urls = SourceUrls::default()
-        .of_service(&replica.store, &name.namespace, &service)
-        .await?;
     let stated = Stated::of(&service).without_secrets();
-    let mut facts = ServiceFacts::new(service, &row, urls)?;
-    dependencies::find_dependents(&replica.store, &mut facts).await?;
-    let secrets = secrets::resolve(replica, &facts).await?;
-
-    // A removal deletes what was applied, so it needs no parameters.
-    let grants = load_grants_for(&replica.store, &name.namespace).await?;
-    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &Given::default());
-
+    let facts = load_facts(replica, name, service, &row).await?;
+    let entry = resolve_removal(replica, &facts, &cluster).await?;
     let report = load_report(&mut *replica.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
-    let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();
-    if is_removed(said.as_ref(), &entry) {
-        let farewell = Farewell {
-            told: orphans::left_by_agent(&cluster.name.name, objects),
-            released: None,
-        };
-        return finish_removal(replica, name, resource, farewell).await;
-    }
-
     let quiet = replica
         .memory
         .clusters
         .get(&cluster.uid)
         .map(|state| until_silent(&state, replica.clock.read()));
-    if matches!(quiet, Some(None))
-        && matches!(
-            entry.action,
-            Action::Remove {
-                policy: DeletionPolicy::Orphan,
-                ..
-            }
-        )
-    {
-        let released = Released {
-            service_uid: resource.uid.clone(),
-            cluster_uid: cluster.uid.clone(),
-            namespace: name.namespace.clone(),
-            name: name.name.clone(),
-        };
-        let told = orphans::left_by_hub(&cluster.name.name, objects);
-        tracing::warn!(service = %name, cluster = %cluster.name, "removed without a word of the silent agent");
-        let farewell = Farewell {
-            told: Some(told),
-            released: Some(released),
-        };
+
+    let is_silent = matches!(quiet, Some(None));
+    if let Some(farewell) = find_farewell(&facts, &cluster, &entry, said.as_ref(), is_silent) {
+        if farewell.released.is_some() {
+            tracing::warn!(service = %name, cluster = %cluster.name, "removed without a word of the silent agent");
+        }
         return finish_removal(replica, name, resource, farewell).await;
     }
 
-    let mut next = row.clone();
-    next.stamp = stamp(&resource.object);
-    next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
+    let next = removal_row(&row, resource, &facts)?;
+    let wants = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
+    let making = Making {
+        wants,
+        ..Making::default()
+    };
+    save_row(replica, Some(row), next, making, stated, SystemTime::now()).await?;
+    replica.queues.summaries.add(name.clone());
+    // After this wait the agent counts as silent, unless it polls before.
+    let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
+    Ok(sooner(Next::OnChange, wait))
+}
+
+async fn load_facts(
+    replica: &Replica,
+    name: &Name,
+    service: ServiceDeployment,
+    row: &Assignment,
+) -> Result<ServiceFacts, StoreError> {
+    let urls = SourceUrls::default()
+        .of_service(&replica.store, &name.namespace, &service)
+        .await?;
+    let mut facts = ServiceFacts::new(service, row, urls)?;
+    dependencies::find_dependents(&replica.store, &mut facts).await?;
+    Ok(facts)
+}
+
+/// The entry by which the agent removes the service. It deletes the objects that were applied, so it needs no
+/// parameters.
+async fn resolve_removal(replica: &Replica, facts: &ServiceFacts, cluster: &ClusterFacts) -> Result<Entry, StoreError> {
+    let secrets = secrets::resolve(replica, facts).await?;
+    let grants = load_grants_for(&replica.store, &facts.name.namespace).await?;
+    let (entry, _) = facts.resolve_entry(cluster, &grants, &secrets, &Given::default());
+    Ok(entry)
+}
+
+/// None: the agent still has to confirm the removal.
+fn find_farewell(
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    entry: &Entry,
+    said: Option<&ServiceReport>,
+    is_silent: bool,
+) -> Option<Farewell> {
+    let objects = said.map(|said| said.objects.as_slice()).unwrap_or_default();
+    if is_removed(said, entry) {
+        return Some(Farewell {
+            told: orphans::left_by_agent(&cluster.name.name, objects),
+            released: None,
+        });
+    }
+    let is_orphaned = matches!(
+        entry.action,
+        Action::Remove {
+            policy: DeletionPolicy::Orphan,
+            ..
+        }
+    );
+    (is_silent && is_orphaned).then(|| Farewell {
+        told: Some(orphans::left_by_hub(&cluster.name.name, objects)),
+        released: Some(Released {
+            service_uid: facts.uid.clone(),
+            cluster_uid: cluster.uid.clone(),
+            namespace: facts.name.namespace.clone(),
+            name: facts.name.name.clone(),
+        }),
+    })
+}
+
+/// The row of a service that its agent has to remove.
+fn removal_row(row: &Assignment, resource: &Resource, facts: &ServiceFacts) -> Result<Assignment, StoreError> {
     // The reason changes when the last dependent is gone, and that change marks the cluster.
     let why = match facts.dependents.is_empty() {
         true => Why::Current,
         false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
     };
-    next.why = write_json(&Decided {
+    let decided = Decided {
         why,
         suspended: Some(facts.suspended),
         sourceless: false,
-        turn: read_turn(&row)?,
-    })?;
-
-    let wants = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
-    save_row(
-        replica,
-        Some(row),
-        next,
-        Making {
-            wants,
-            ..Making::default()
-        },
-        stated,
-        SystemTime::now(),
-    )
-    .await?;
-    replica.queues.summaries.add(name.clone());
-    // After this wait the agent counts as silent, unless it polls before.
-    let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
-    Ok(sooner(Next::OnChange, wait))
+        turn: read_turn(row)?,
+    };
+    Ok(Assignment {
+        stamp: stamp(&resource.object),
+        generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
+        why: write_json(&decided)?,
+        ..row.clone()
+    })
 }
 
 /// The rows and Events to write when a service's resource is deleted.

@@ -161,66 +161,63 @@ async fn write_rows(
     changes: Changes,
 ) -> Result<Option<(Changes, Vec<String>)>, StoreError> {
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
-    let Making {
-        bundle,
-        wants,
-        paths,
-        looked_at,
-        member,
-        held,
-        told,
-    } = making;
-    let rollout = member.as_ref().map_or(0, |member| member.rollout);
+    let rollout = making.member.as_ref().map_or(0, |member| member.rollout);
     let clusters = [old_cluster, Some(new.cluster_uid.clone())];
-
     let saved = replica.store.transact(move |tx| {
         Box::pin(async move {
             // A release that was taken back meanwhile is none.
-            if let Some(member) = member.as_ref().filter(|_| changes.is_released)
+            if let Some(member) = making.member.as_ref().filter(|_| changes.is_released)
                 && !member.is_current(tx).await?
             {
                 return Ok(None);
             }
-            save_content(tx, bundle).await?;
+            save_content(tx, making.bundle).await?;
             save_assignment(tx, &new).await?;
-            if let Some(member) = member {
+            if let Some(member) = making.member {
                 member.save(tx, &key).await?;
             }
-            if let Some(held) = held {
+            if let Some(held) = making.held {
                 held.save(tx, &key).await?;
             }
-            if let Some((about, told)) = &told {
+            if let Some((about, told)) = &making.told {
                 events::tell(tx, about, told).await?;
             }
 
             if changes.is_rewired {
-                save_service_sources(tx, &new, &wants).await?;
+                save_service_sources(tx, &new, &making.wants).await?;
             }
-            if let Some(paths) = paths {
-                save_paths(tx, &new.service_uid, paths, looked_at.as_ref()).await?;
+            if let Some(paths) = making.paths {
+                save_paths(tx, &new.service_uid, paths, making.looked_at.as_ref()).await?;
             }
             save_service_secrets(tx, &new, &stated.secrets).await?;
-            let mut freed = Vec::new();
-            if changes.is_restated {
-                freed = dependencies_of(tx, &new.service_uid).await?;
-                save_dependencies(tx, &new.service_uid, &new.namespace, &stated.depends_on).await?;
-            }
-
+            let freed = match changes.is_restated {
+                true => replace_dependencies(tx, &new, &stated.depends_on).await?,
+                false => Vec::new(),
+            };
             if let Some(version) = &changes.version {
                 versions::note_assignment(tx, &new.service_uid, version, stated.of_version(rollout)).await?;
             }
-            for uid in clusters
-                .into_iter()
-                .flatten()
-                .filter(|uid| changes.marks_cluster && !uid.is_empty())
-            {
-                mark_cluster(tx, &uid).await?;
+            if changes.marks_cluster {
+                for uid in clusters.iter().flatten().filter(|uid| !uid.is_empty()) {
+                    mark_cluster(tx, uid).await?;
+                }
             }
-            freed.retain(|name| !stated.depends_on.contains(name));
             Ok(Some((changes, freed)))
         })
     });
     saved.await
+}
+
+/// Returns the names of services that this one no longer depends on.
+async fn replace_dependencies(
+    tx: &mut Connection,
+    row: &Assignment,
+    depends_on: &[String],
+) -> Result<Vec<String>, StoreError> {
+    let mut freed = dependencies_of(tx, &row.service_uid).await?;
+    save_dependencies(tx, &row.service_uid, &row.namespace, depends_on).await?;
+    freed.retain(|name| !depends_on.contains(name));
+    Ok(freed)
 }
 
 async fn save_content(tx: &mut Connection, bundle: Option<(Bundle, Option<String>)>) -> Result<(), StoreError> {

@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use farwater_api::{SourceKind, service_sources::ChartReference};
-use farwater_bundle::{Base, RelPath};
+use farwater_api::{Digest, SourceKind, service_sources::ChartReference};
+use farwater_bundle::{Base, RelPath, charts::Missing};
 use farwater_fleet::assignment::{Part, Trouble};
-use farwater_sources::{Range, Reads};
+use farwater_sources::{PackedBundle, Range, Reads};
 use farwater_store::{
     StoreError,
-    delivery::{bundle_of_content, load_chart, load_revision},
+    delivery::{Revision, bundle_of_content, load_chart, load_revision},
 };
 
 use super::{
@@ -38,6 +38,16 @@ pub(super) struct Kitchen {
     pub(super) parts: Vec<Part>,
     /// Names of sources, by uid.
     pub(super) names: BTreeMap<String, SourceName>,
+}
+
+/// The served version of a chart that another one depends on.
+struct FoundChart {
+    source: SourceName,
+    /// Without the path where it is mounted.
+    part: Part,
+    version: String,
+    /// Digest of its archive.
+    key: Digest,
 }
 
 pub(super) enum CookError {
@@ -125,58 +135,23 @@ impl Kitchen {
                     content_id,
                     roots,
                     packed: Some(packed),
-                } => {
-                    let (digest, bytes) = (packed.digest, packed.bytes);
-                    replica
-                        .access
-                        .mirrors
-                        .cache()
-                        .put(&digest, packed.compressed)
-                        .await
-                        .map_err(machine)?;
-                    return Ok(Some((
-                        PackedAway {
-                            content_id,
-                            digest,
-                            bytes,
-                        },
-                        roots,
-                    )));
-                }
+                } => return Ok(Some((put_away(replica, content_id, packed).await?, roots))),
                 Combined::Bundle {
                     content_id,
                     roots,
                     packed: None,
                 } => {
                     let row = known.ok_or_else(|| machine("a bundle that is known has no row"))?;
-                    return Ok(Some((
-                        PackedAway {
-                            content_id,
-                            digest: row.digest,
-                            bytes: row.bytes,
-                        },
-                        roots,
-                    )));
+                    let (digest, bytes) = (row.digest, row.bytes);
+                    let packed = PackedAway {
+                        content_id,
+                        digest,
+                        bytes,
+                    };
+                    return Ok(Some((packed, roots)));
                 }
                 Combined::Waits(content, absent) => {
-                    let revision = self.parts.first().map(|part| part.revision.clone()).unwrap_or_default();
-                    let mut message = String::new();
-                    for Absent { source_uid, files } in absent {
-                        let Some(source) = self.names.get(&source_uid) else {
-                            continue;
-                        };
-                        message = large_files::want(
-                            replica,
-                            Wanted {
-                                source,
-                                source_uid,
-                                content,
-                                files,
-                            },
-                            service,
-                        );
-                    }
-                    resolved.candidate = Err(Trouble::Files { revision, message });
+                    resolved.candidate = Err(self.want_files(replica, service, content, absent));
                     return Ok(None);
                 }
                 Combined::Lacks(Lacks { charts, bases }) => {
@@ -190,6 +165,30 @@ impl Kitchen {
         Err(CombineError::Content(format!("charts and bases depend on others over {MAX_ROUNDS} deep")).into())
     }
 
+    /// Fetches large files, and returns the trouble of a service that waits for them.
+    fn want_files(
+        &self,
+        replica: &Arc<Replica>,
+        service: Option<&Name>,
+        content: Digest,
+        absent: Vec<Absent>,
+    ) -> Trouble {
+        let mut message = String::new();
+        for Absent { source_uid, files } in absent {
+            if let Some(source) = self.names.get(&source_uid) {
+                let wanted = Wanted {
+                    source,
+                    source_uid,
+                    content,
+                    files,
+                };
+                message = large_files::want(replica, wanted, service);
+            }
+        }
+        let revision = self.parts.first().map(|part| part.revision.clone()).unwrap_or_default();
+        Trouble::Files { revision, message }
+    }
+
     /// Adds the charts that others depend on to the recipe. False: some of them are not here yet.
     async fn fetch_charts(
         &mut self,
@@ -199,111 +198,108 @@ impl Kitchen {
     ) -> Result<bool, CookError> {
         let mut trouble = None;
         for need in needs {
-            let Need {
-                named_by,
-                missing,
-                place,
-            } = need;
-            let content = |why: String| CombineError::Content(format!("{named_by}: {why}"));
-
-            let found = self.find_repository(replica, &missing.repository).await?;
-            let (source_uid, name, url) = match found {
-                Ok(found) => found,
-                // Creating the missing HelmRepository requeues the service.
-                Err(why) => {
-                    trouble = Some(Trouble::ChartMissing {
-                        message: content(why).to_string(),
-                    });
-                    continue;
-                }
-            };
-            let source = match name.as_str() {
-                "" => SourceName::Link {
-                    namespace: self.namespace.clone(),
-                    url: url.clone(),
-                },
-                name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
-            };
-
-            let chart = ChartReference {
-                name: missing.name.clone(),
-                version: missing.version.clone(),
-            };
-            let link = if name.is_empty() { url.as_str() } else { "" };
-            resolved.wants.push(want(&source_uid, Some(&chart), link));
-
-            let wanted = (chart.name.as_str(), chart.version.as_str());
-            let row = load_chart(&mut *replica.store.tables().await?, &source_uid, wanted).await?;
-            let Some(row) = row else {
-                let what = format!("chart {} {} of {url}", chart.name, chart.version);
-                let message = say_pending(replica, &source_uid, &what);
-                resolved.ask.push((source_uid, source));
-                trouble = trouble.or(Some(Trouble::ChartPending { message }));
-                continue;
-            };
-
-            let (revision, key) = match take_chart(&row) {
-                Ok(taken) => taken,
-                Err(message) => {
-                    trouble = Some(Trouble::ChartMissing {
-                        message: content(message).to_string(),
-                    });
-                    continue;
-                }
-            };
-
-            if missing.locked
-                && !missing
-                    .range
-                    .parse::<Range>()
-                    .is_ok_and(|range| range.contains(&row.version))
-            {
-                let why = format!(
-                    "the lock has {}, which is not in the range {}",
-                    row.version, missing.range
-                );
-                return Err(content(why).into());
-            }
-
-            let mount = match place {
-                Place::DependencyOf(folder) => {
-                    let directory = format!("{}-{}", missing.name, row.version);
-                    farwater_bundle::charts::place_of(folder, &directory)
-                        .ok_or_else(|| content(format!("{directory:?} is no name of a folder")))?
-                }
-                // Two kustomizations may inflate the same chart.
-                Place::At(place) if self.recipe.mounts.iter().any(|piece| piece.mount == *place) => continue,
-                Place::At(place) => place.clone(),
-            };
-
-            self.names.insert(source_uid.clone(), source);
-            self.parts.push(Part {
-                kind: SourceKind::HelmRepository,
-                name,
-                source_uid: source_uid.clone(),
-                url,
-                chart: Some(chart),
-                revision,
-                reads: String::new(),
-                path: String::new(),
-                mount_path: mount.to_string(),
-                dependency: true,
-            });
-            self.recipe.mounts.push(Piece {
-                source_uid,
-                files: Files::Artifact(key),
-                path: RelPath::root(),
-                mount,
-            });
-        }
-
-        match trouble {
-            None => Ok(true),
-            Some(trouble) => {
-                resolved.candidate = Err(trouble);
-                Ok(false)
+            match self.find_chart(replica, need, resolved).await? {
+                Ok(chart) => self.mount_chart(need, chart)?,
+                Err(pending @ Trouble::ChartPending { .. }) => trouble = trouble.or(Some(pending)),
+                Err(missing) => trouble = Some(missing),
             }
         }
+        let is_whole = trouble.is_none();
+        if let Some(trouble) = trouble {
+            resolved.candidate = Err(trouble);
+        }
+        Ok(is_whole)
+    }
+
+    /// Finds the served version of a chart. If no fetch has looked for it yet, `resolved` has its repository fetched.
+    async fn find_chart(
+        &self,
+        replica: &Replica,
+        need: &Need,
+        resolved: &mut Resolved,
+    ) -> Result<Result<FoundChart, Trouble>, CookError> {
+        let missing = &need.missing;
+        let refuse = |why: String| {
+            let message = content(need, why).to_string();
+            Ok(Err(Trouble::ChartMissing { message }))
+        };
+
+        let (source_uid, name, url) = match self.find_repository(replica, &missing.repository).await? {
+            Ok(found) => found,
+            // Creating the missing HelmRepository requeues the service.
+            Err(why) => return refuse(why),
+        };
+        let source = match name.as_str() {
+            "" => self.link(&url),
+            name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
+        };
+        let chart = ChartReference {
+            name: missing.name.clone(),
+            version: missing.version.clone(),
+        };
+        let link = if name.is_empty() { url.as_str() } else { "" };
+        resolved.wants.push(want(&source_uid, Some(&chart), link));
+
+        let wanted = (chart.name.as_str(), chart.version.as_str());
+        let row = load_chart(&mut *replica.store.tables().await?, &source_uid, wanted).await?;
+        let Some(row) = row else {
+            let sought = format!("chart {} {} of {url}", chart.name, chart.version);
+            let message = say_pending(replica, &source_uid, &sought);
+            resolved.ask.push((source_uid, source));
+            return Ok(Err(Trouble::ChartPending { message }));
+        };
+        let (revision, key) = match take_chart(&row) {
+            Ok(taken) => taken,
+            Err(message) => return refuse(message),
+        };
+
+        let part = Part {
+            kind: SourceKind::HelmRepository,
+            name,
+            source_uid,
+            url,
+            chart: Some(chart),
+            revision,
+            reads: String::new(),
+            path: String::new(),
+            mount_path: String::new(),
+            dependency: true,
+        };
+        Ok(Ok(FoundChart {
+            source,
+            part,
+            version: row.version,
+            key,
+        }))
+    }
+
+    fn mount_chart(&mut self, need: &Need, chart: FoundChart) -> Result<(), CombineError> {
+        let missing = &need.missing;
+        check_lock(missing, &chart.version).map_err(|why| content(need, why))?;
+        let mount = match &need.place {
+            Place::DependencyOf(folder) => {
+                let directory = format!("{}-{}", missing.name, chart.version);
+                farwater_bundle::charts::place_of(folder, &directory)
+                    .ok_or_else(|| content(need, format!("{directory:?} is no name of a folder")))?
+            }
+            // Two kustomizations may inflate the same chart.
+            Place::At(place) if self.is_mounted(place) => return Ok(()),
+            Place::At(place) => place.clone(),
+        };
+
+        let source_uid = chart.part.source_uid.clone();
+        self.names.insert(source_uid.clone(), chart.source);
+        self.parts.push(Part {
+            mount_path: mount.to_string(),
+            ..chart.part
+        });
+        self.recipe.mounts.push(Piece {
+            source_uid,
+            files: Files::Artifact(chart.key),
+            path: RelPath::root(),
+            mount,
+        });
+        Ok(())
     }
 
     /// Adds the bases that kustomizations name in other repositories. False: some of them are not here yet.
@@ -315,61 +311,73 @@ impl Kitchen {
     ) -> Result<bool, CookError> {
         let mut is_whole = true;
         for base in bases {
-            let (mount, url) = (base.mount(), base.link());
             // Another folder of this base added it already.
-            if self.recipe.mounts.iter().any(|piece| piece.mount == mount) {
+            if self.is_mounted(&base.mount()) {
                 continue;
             }
-
+            let url = base.link();
             let source_uid = SourceName::link_uid(&self.namespace, &url);
-            let source = SourceName::Link {
-                namespace: self.namespace.clone(),
-                url: url.clone(),
-            };
             resolved.wants.push(want(&source_uid, None, &url));
 
             let revision = load_revision(&mut *replica.store.tables().await?, &source_uid).await?;
-            let Some(revision) = revision else {
-                is_whole = false;
-                let message = say_pending(replica, &source_uid, &format!("base {base}"));
-                resolved.candidate = Err(Trouble::ChartPending { message });
-                resolved.ask.push((source_uid, source));
+            if let Some(revision) = revision {
+                self.mount_base(base, revision)?;
                 continue;
-            };
-
-            self.names.insert(source_uid.clone(), source);
-            self.parts.push(Part {
-                kind: SourceKind::GitRepository,
-                name: String::new(),
-                source_uid: source_uid.clone(),
-                url,
-                chart: None,
-                revision: git::format_revision(&revision.reference, &revision.commit),
-                reads: String::new(),
-                path: if base.is_file {
-                    String::new()
-                } else {
-                    base.path.to_string()
-                },
-                mount_path: mount.to_string(),
-                dependency: true,
-            });
-
-            let files = match base.is_file {
-                true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
-                false => Files::Commit {
-                    commit: revision.commit,
-                    reads: Reads::default(),
-                },
-            };
-            self.recipe.mounts.push(Piece {
-                source_uid,
-                files,
-                path: RelPath::root(),
-                mount,
-            });
+            }
+            is_whole = false;
+            let message = say_pending(replica, &source_uid, &format!("base {base}"));
+            resolved.candidate = Err(Trouble::ChartPending { message });
+            resolved.ask.push((source_uid, self.link(&url)));
         }
         Ok(is_whole)
+    }
+
+    fn mount_base(&mut self, base: &Base, revision: Revision) -> Result<(), CombineError> {
+        let (mount, url) = (base.mount(), base.link());
+        let source_uid = SourceName::link_uid(&self.namespace, &url);
+        self.names.insert(source_uid.clone(), self.link(&url));
+        self.parts.push(Part {
+            kind: SourceKind::GitRepository,
+            name: String::new(),
+            source_uid: source_uid.clone(),
+            url,
+            chart: None,
+            revision: git::format_revision(&revision.reference, &revision.commit),
+            reads: String::new(),
+            path: if base.is_file {
+                String::new()
+            } else {
+                base.path.to_string()
+            },
+            mount_path: mount.to_string(),
+            dependency: true,
+        });
+
+        let files = match base.is_file {
+            true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
+            false => Files::Commit {
+                commit: revision.commit,
+                reads: Reads::default(),
+            },
+        };
+        self.recipe.mounts.push(Piece {
+            source_uid,
+            files,
+            path: RelPath::root(),
+            mount,
+        });
+        Ok(())
+    }
+
+    fn is_mounted(&self, place: &RelPath) -> bool {
+        self.recipe.mounts.iter().any(|piece| piece.mount == *place)
+    }
+
+    fn link(&self, url: &str) -> SourceName {
+        SourceName::Link {
+            namespace: self.namespace.clone(),
+            url: url.to_owned(),
+        }
     }
 
     /// Returns uid, name and address of a repository. A resource that states it comes first, because of its
@@ -397,11 +405,39 @@ impl Kitchen {
     }
 }
 
-/// Says what is not here yet, and the reason if it is known.
-fn say_pending(replica: &Replica, source_uid: &str, what: &str) -> String {
+/// Keeps an archive that was just packed.
+async fn put_away(replica: &Replica, content_id: Digest, packed: PackedBundle) -> Result<PackedAway, CombineError> {
+    let (digest, bytes) = (packed.digest, packed.bytes);
+    let cache = replica.access.mirrors.cache();
+    cache.put(&digest, packed.compressed).await.map_err(machine)?;
+    Ok(PackedAway {
+        content_id,
+        digest,
+        bytes,
+    })
+}
+
+/// Fails with the reason if the locked version is not in the range stated beside the lock.
+fn check_lock(missing: &Missing, version: &str) -> Result<(), String> {
+    let range = missing.range.parse::<Range>();
+    if !missing.locked || range.is_ok_and(|range| range.contains(version)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the lock has {version}, which is not in the range {}",
+        missing.range
+    ))
+}
+
+fn content(need: &Need, why: String) -> CombineError {
+    CombineError::Content(format!("{}: {why}", need.named_by))
+}
+
+/// The message about a chart or a base that is not fetched yet, with the reason if it is known.
+fn say_pending(replica: &Replica, source_uid: &str, missing: &str) -> String {
     match replica.memory.checks.problem(source_uid) {
-        Some(problem) => format!("{what} can't be had: {problem}"),
-        None => format!("{what} is looked for"),
+        Some(problem) => format!("{missing} can't be had: {problem}"),
+        None => format!("{missing} is looked for"),
     }
 }
 

@@ -193,18 +193,7 @@ pub(super) async fn is_current(
     }
 
     for part in known.parts.iter().filter(|part| part.dependency) {
-        let Some(chart) = &part.chart else {
-            let revision = load_revision(&mut *replica.store.tables().await?, &part.source_uid).await?;
-            let now = revision.map(|revision| git::format_revision(&revision.reference, &revision.commit));
-            if now.as_deref() == Some(part.revision.as_str()) {
-                continue;
-            }
-            return Ok(None);
-        };
-        let wanted = (chart.name.as_str(), chart.version.as_str());
-        let row = load_chart(&mut *replica.store.tables().await?, &part.source_uid, wanted).await?;
-        let is_same = row.is_some_and(|row| take_chart(&row).is_ok_and(|(revision, _)| revision == part.revision));
-        if !is_same {
+        if !is_served(replica, part).await? {
             return Ok(None);
         }
     }
@@ -216,6 +205,20 @@ pub(super) async fn is_current(
         }
     }
     Ok(Some(next))
+}
+
+/// Whether a chart or a base that others depend on has the revision that is served now.
+async fn is_served(replica: &Replica, part: &Part) -> Result<bool, StoreError> {
+    let mut tables = replica.store.tables().await?;
+    let now = match &part.chart {
+        None => load_revision(&mut tables, &part.source_uid)
+            .await?
+            .map(|revision| git::format_revision(&revision.reference, &revision.commit)),
+        Some(chart) => load_chart(&mut tables, &part.source_uid, (&chart.name, &chart.version))
+            .await?
+            .and_then(|row| Some(take_chart(&row).ok()?.0)),
+    };
+    Ok(now.as_ref() == Some(&part.revision))
 }
 
 /// The revision identifies an artifact's manifest. The source's spec says which part of the artifact is read, so the

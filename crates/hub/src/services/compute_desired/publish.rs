@@ -73,20 +73,9 @@ pub(super) fn next_desired(
         key_id: identity.key_id().to_owned(),
     };
 
-    let entries = &content.entries;
-    let bytes = desired::measure(&content);
-    if bytes > MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
-        let problem = format!(
-            "{} services and {} rules of health make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
-            entries.len(),
-            content.health.as_ref().map_or(0, |health| health.rules.len())
-        );
-        return Err(StoreError::Row {
-            what: format!("desired state of cluster {}", cluster.name),
-            problem,
-        });
-    }
+    check_size(cluster, &content)?;
 
+    let entries = &content.entries;
     let news = match traces::is_on() {
         true => {
             let previous = current.as_ref().map(desired::read_content).transpose()?;
@@ -107,6 +96,22 @@ pub(super) fn next_desired(
         body: desired::encode(&content)?,
     };
     Ok(Some(Next { row, news }))
+}
+
+/// Fails if agents would not accept the desired state.
+fn check_size(cluster: &ClusterFacts, content: &Content) -> Result<(), StoreError> {
+    let bytes = desired::measure(content);
+    if bytes <= MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
+        return Ok(());
+    }
+    Err(StoreError::Row {
+        what: format!("desired state of cluster {}", cluster.name),
+        problem: format!(
+            "{} services and {} rules of health make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
+            content.entries.len(),
+            content.health.as_ref().map_or(0, |health| health.rules.len())
+        ),
+    })
 }
 
 /// Saves resolved parameters. An input may have changed after it was read, when no index named its users yet. Its
@@ -151,7 +156,7 @@ pub(super) async fn save_fresh(
     Ok(())
 }
 
-/// Saves what changed and clears the marks, in one transaction; then wakes the polls.
+/// Saves the changes and clears the marks in one transaction. Then wakes the controllers and the polls.
 pub(super) async fn publish(replica: &Replica, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
     let names = |holds: fn(&Fresh) -> bool| -> Vec<Name> {
         let fresh = published
@@ -162,84 +167,94 @@ pub(super) async fn publish(replica: &Replica, published: Vec<Done>, begun: Syst
     };
     let (news, of_rollouts) = (names(|fresh| fresh.is_news), names(|fresh| fresh.is_of_rollout));
     let backends = Arc::clone(&replica.secret_backends);
-    let changed = replica.store.transact(move |tx| {
+    let saved = replica.store.transact(move |tx| {
         Box::pin(async move {
-            let (mut changed, mut resolved, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
             let now = Timestamp::now().as_second();
-            for Done {
-                mark,
-                next,
-                fresh,
-                changes,
-            } in published
-            {
-                // If the epoch was raised meanwhile, this state must not be published. The cluster is marked again.
-                let raised = match &next {
-                    Some(Next { row, .. }) => load_desired(tx, &row.cluster_uid)
-                        .await?
-                        .is_some_and(|now| now.epoch > row.epoch),
-                    None => false,
-                };
-                if let Some(next) = next.filter(|_| !raised) {
-                    save_desired(tx, &next.row).await?;
-                    changed.push(next);
-                }
-                for change in changes.into_iter().filter(|_| !raised) {
-                    save_published(tx, &change.service_uid, &change.published, now).await?;
-                    moved.insert(change.set_uid);
-                }
-                clear_mark(tx, &mark).await?;
-                resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
+            let (mut saved, mut resolved) = (Saved::default(), Vec::new());
+            for mut done in published {
+                let fresh = std::mem::take(&mut done.fresh).into_iter();
+                resolved.extend(fresh.map(|fresh| (done.mark.cluster_uid.clone(), fresh)));
+                save_done(tx, done, now, &mut saved).await?;
             }
-
             save_fresh(tx, &backends, resolved).await?;
-            Ok((changed, moved))
+            Ok(saved)
         })
     });
+    let Saved { changed, moved } = saved.await?;
 
-    let (changed, moved) = changed.await?;
-    moved
-        .iter()
-        .for_each(|set_uid| replica.memory.sets.note_member(set_uid));
+    for set_uid in moved {
+        replica.memory.sets.note_member(&set_uid);
+    }
     // Their candidates may now be other changes, which wait for their turn. That was unknown until the parameters were
     // resolved.
-    of_rollouts
-        .into_iter()
-        .for_each(|name| replica.queues.services.add(name));
+    for name in of_rollouts {
+        replica.queues.services.add(name);
+    }
     // Their conditions may change.
-    news.into_iter().for_each(|name| replica.queues.summaries.add(name));
-
+    for name in news {
+        replica.queues.summaries.add(name);
+    }
     let interval = Interval::since(begun);
-    for Next { row, news } in changed {
-        replica.memory.counters.published.inc();
-        tracing::debug!(
-            cluster = row.cluster_uid,
-            epoch = row.epoch,
-            generation = row.generation,
-            "published"
-        );
-        let etag = desired::etag(&row);
-        replica
-            .memory
-            .clusters
-            .change(&row.cluster_uid, |state| state.etag = etag);
-        if !news.is_empty() {
-            let state = replica.memory.clusters.get(&row.cluster_uid);
-            let cluster = state
-                .map(|state| format!("{}/{}", state.namespace, state.name))
-                .unwrap_or_default();
-            let (cluster_uid, generation) = (&*row.cluster_uid, row.generation);
-            timeline::tell(
-                &replica.memory.timeline,
-                Published {
-                    cluster_uid,
-                    cluster: &cluster,
-                    generation,
-                    interval,
-                },
-                &news,
-            );
-        }
+    for next in &changed {
+        announce(replica, next, interval);
     }
     Ok(())
+}
+
+/// The changes that a publication has saved.
+#[derive(Default)]
+struct Saved {
+    changed: Vec<Next>,
+    /// Uids of the sets whose members have other entries.
+    moved: HashSet<String>,
+}
+
+/// Saves a cluster's desired state and the entries of its members, and clears the mark.
+async fn save_done(tx: &mut Tx, done: Done, now: i64, saved: &mut Saved) -> Result<(), StoreError> {
+    // If the epoch was raised meanwhile, this state must not be published. The cluster is marked again.
+    let is_raised = match &done.next {
+        Some(Next { row, .. }) => load_desired(tx, &row.cluster_uid)
+            .await?
+            .is_some_and(|now| now.epoch > row.epoch),
+        None => false,
+    };
+    if !is_raised {
+        if let Some(next) = done.next {
+            save_desired(tx, &next.row).await?;
+            saved.changed.push(next);
+        }
+        for change in done.changes {
+            save_published(tx, &change.service_uid, &change.published, now).await?;
+            saved.moved.insert(change.set_uid);
+        }
+    }
+    clear_mark(tx, &done.mark).await
+}
+
+/// Wakes the polls of a cluster, and notes its new entries for traces.
+fn announce(replica: &Replica, Next { row, news }: &Next, interval: Interval) {
+    replica.memory.counters.published.inc();
+    tracing::debug!(
+        cluster = row.cluster_uid,
+        epoch = row.epoch,
+        generation = row.generation,
+        "published"
+    );
+    let etag = desired::etag(row);
+    let clusters = &replica.memory.clusters;
+    clusters.change(&row.cluster_uid, |state| state.etag = etag);
+    if news.is_empty() {
+        return;
+    }
+    let state = clusters.get(&row.cluster_uid);
+    let cluster = state
+        .map(|state| format!("{}/{}", state.namespace, state.name))
+        .unwrap_or_default();
+    let published = Published {
+        cluster_uid: &row.cluster_uid,
+        cluster: &cluster,
+        generation: row.generation,
+        interval,
+    };
+    timeline::tell(&replica.memory.timeline, published, news);
 }

@@ -220,7 +220,21 @@ struct Seen {
     versions: Versions,
 }
 
-/// Counts all members, page by page.
+impl Seen {
+    fn counted(&self) -> Counted<'_> {
+        Counted {
+            name: &self.name,
+            step: self.step,
+            progress: self.progress,
+            released: self.released,
+            revision: &self.versions.revision,
+            wanted: &self.versions.wanted,
+            author: &self.versions.author,
+        }
+    }
+}
+
+/// Counts all members.
 pub async fn count(
     replica: &Replica,
     name: &Name,
@@ -229,64 +243,15 @@ pub async fn count(
     let Some(ground) = Ground::load(replica, name, (resource, set)).await? else {
         return Ok(Count::default());
     };
-    let Ground {
-        policy,
-        written,
-        kept,
-        clock,
-        ..
-    } = &ground;
-    let (mut seen, mut after): (Vec<Seen>, String) = (Vec::new(), String::new());
-    loop {
-        let page = (&*after, COUNTED_AT_ONCE);
-        let (rows, versions) = page_of_told_members(&mut *replica.store.tables().await?, &resource.uid, page).await?;
-        let Some(last) = rows.last() else { break };
-        after.clone_from(&last.row.cluster_uid);
-        let members = ground.members(replica, &rows)?;
-        for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
-            let (progress, _) = progress(policy, &written.state, member, *clock);
-            seen.push(Seen {
-                cluster_uid: member.cluster.to_owned(),
-                name: member.name.to_owned(),
-                step: member.step,
-                progress,
-                released: member.track.released.map(|_| member.track.number),
-                versions: Versions::read(member, &row.row, versions, kept.as_deref())?,
-            });
-        }
-        if rows.len() < COUNTED_AT_ONCE as usize {
-            break;
-        }
-    }
-
-    let counted: Vec<Counted<'_>> = seen
-        .iter()
-        .map(
-            |Seen {
-                 name,
-                 step,
-                 progress,
-                 released,
-                 versions,
-                 ..
-             }| Counted {
-                name,
-                step: *step,
-                progress: *progress,
-                released: *released,
-                revision: &versions.revision,
-                wanted: &versions.wanted,
-                author: &versions.author,
-            },
-        )
-        .collect();
-
+    let seen = read_seen(replica, &resource.uid, &ground).await?;
+    let outlook = &ground.written.outlook;
+    let counted: Vec<Counted<'_>> = seen.iter().map(Seen::counted).collect();
     let survey = RolloutSurvey {
         counted_at: Some(whole_seconds(Timestamp::now())),
-        ..survey(policy, &written.outlook, &counted)
+        ..survey(&ground.policy, outlook, &counted)
     };
 
-    let waits_for = written.outlook.waits_for.as_ref();
+    let waits_for = outlook.waits_for.as_ref();
     let waits_for = waits_for.and_then(|waited| seen.iter().find(|member| member.name == *waited));
     let waits_for = waits_for.map(|member| member.cluster_uid.clone());
     let open = worst(&counted, MAX_SURVEYED_MEMBERS)
@@ -297,6 +262,34 @@ pub async fn count(
         open: open.collect(),
         waits_for,
     })
+}
+
+/// Reads all members, page by page.
+async fn read_seen(replica: &Replica, set_uid: &str, ground: &Ground) -> Result<Vec<Seen>, StoreError> {
+    let state = &ground.written.state;
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = (&*after, COUNTED_AT_ONCE);
+        let (rows, versions) = page_of_told_members(&mut *replica.store.tables().await?, set_uid, page).await?;
+        let Some(last) = rows.last() else { break };
+        after.clone_from(&last.row.cluster_uid);
+        let members = ground.members(replica, &rows)?;
+        for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
+            let (progress, _) = progress(&ground.policy, state, member, ground.clock);
+            seen.push(Seen {
+                cluster_uid: member.cluster.to_owned(),
+                name: member.name.to_owned(),
+                step: member.step,
+                progress,
+                released: member.track.released.map(|_| member.track.number),
+                versions: Versions::read(member, &row.row, versions, ground.kept.as_deref())?,
+            });
+        }
+        if rows.len() < COUNTED_AT_ONCE as usize {
+            break;
+        }
+    }
+    Ok(seen)
 }
 
 /// Returns the set with its pinned version (or what is wrong with the pin), and the decision that was saved last.

@@ -1,9 +1,9 @@
 //! Whether a whole set is healthy, for pipelines and dependents.
 
-use farwater_api::{RolloutPhase, ServiceSet};
+use farwater_api::{Digest, RolloutPhase, ServiceSet};
 use farwater_fleet::{
     conditions::holding,
-    rollout::{Clock, Evidence},
+    rollout::{Clock, Evidence, State},
 };
 use farwater_store::{
     StoreError,
@@ -60,20 +60,14 @@ pub async fn look_at_whole(
     set_uid: &str,
     set: &ServiceSet,
 ) -> Result<Whole, StoreError> {
-    let lacks = |what: String| {
-        Ok(Whole {
-            lacks: Some(format!("ServiceSet {} {what}", name.name)),
-            ..Whole::default()
-        })
+    let named = |whole: Whole| Whole {
+        lacks: whole.lacks.map(|lack| format!("ServiceSet {} {lack}", name.name)),
+        ..whole
     };
-    if set.metadata.deletion_timestamp.is_some() {
-        return lacks("is being deleted".to_owned());
-    }
-    if let Some(pin) = &set.spec.pin {
-        return lacks(format!("is kept at its version {}", pin.version));
+    if let Some(lack) = judge_spec(set) {
+        return Ok(named(Whole::lacking(lack)));
     }
 
-    let status = set.status.clone().unwrap_or_default();
     let written = load_rollout(&mut *replica.store.tables().await?, set_uid).await?;
     let state = written
         .map(|text| read_written(name, &text))
@@ -81,46 +75,71 @@ pub async fn look_at_whole(
         .unwrap_or_default()
         .state;
     let target = Target::find(replica, name, set).await?.digest;
-    let rollout = status.rollout.unwrap_or_default();
+    if let Some(whole) = judge_rollout(set, &state, target) {
+        return Ok(named(whole));
+    }
 
+    let heard = look_at_heard(replica, set_uid).await?;
+    Ok(match heard.lacks() {
+        Some(lack) => named(Whole::lacking(lack)),
+        None => Whole {
+            heard,
+            ..Whole::default()
+        },
+    })
+}
+
+impl Whole {
+    fn lacking(lack: String) -> Self {
+        Self {
+            lacks: Some(lack),
+            ..Self::default()
+        }
+    }
+}
+
+/// Why a set can't be healthy at the content of its sources, regardless of its rollout.
+fn judge_spec(set: &ServiceSet) -> Option<String> {
+    if set.metadata.deletion_timestamp.is_some() {
+        return Some("is being deleted".to_owned());
+    }
+    let pin = set.spec.pin.as_ref()?;
+    Some(format!("is kept at its version {}", pin.version))
+}
+
+/// Why a set is not healthy at `target`, by its saved rollout and its status. None: it is, if its clusters are heard.
+fn judge_rollout(set: &ServiceSet, state: &State, target: Digest) -> Option<Whole> {
+    let status = set.status.clone().unwrap_or_default();
+    let rollout = status.rollout.unwrap_or_default();
     let is_known = state.target == Some(target)
         && rollout.number == state.number
         && status.observed_generation == set.metadata.generation;
     if !is_known {
-        let is_behind = state.target != Some(target);
-        let what = "was not looked at since it or its source changed".to_owned();
-        return Ok(Whole {
-            is_behind,
-            ..lacks(what)?
+        let lack = "was not looked at since it or its source changed".to_owned();
+        return Some(Whole {
+            is_behind: state.target != Some(target),
+            ..Whole::lacking(lack)
         });
     }
-
     if state.open {
-        let failed = matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack);
-        let what = format!(
+        let lack = format!(
             "is not through with rollout {}: it is {}",
             rollout.number, rollout.phase
         );
-        return Ok(Whole { failed, ..lacks(what)? });
-    }
-    if state.last_good.is_none_or(|good| good.target != target) || rollout.updated == 0 {
-        return lacks("has no cluster that is done".to_owned());
-    }
-
-    // Only silent clusters are passed over.
-    if rollout.waiting + rollout.progressing + rollout.failed > 0 {
-        return lacks("has clusters that are suspended or held".to_owned());
-    }
-    if let Some(stalled) = holding(&status.conditions, "Stalled") {
-        return lacks(format!("is not ready: {}", stalled.message));
+        return Some(Whole {
+            failed: matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack),
+            ..Whole::lacking(lack)
+        });
     }
 
-    let heard = look_at_heard(replica, set_uid).await?;
-    match heard.lacks() {
-        Some(what) => lacks(what),
-        None => Ok(Whole {
-            heard,
-            ..Whole::default()
-        }),
-    }
+    let lack = if state.last_good.is_none_or(|good| good.target != target) || rollout.updated == 0 {
+        "has no cluster that is done".to_owned()
+    } else if rollout.waiting + rollout.progressing + rollout.failed > 0 {
+        // Only silent clusters are passed over.
+        "has clusters that are suspended or held".to_owned()
+    } else {
+        let stalled = holding(&status.conditions, "Stalled")?;
+        format!("is not ready: {}", stalled.message)
+    };
+    Some(Whole::lacking(lack))
 }

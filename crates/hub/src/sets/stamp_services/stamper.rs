@@ -10,7 +10,7 @@ use farwater_fleet::{
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
 };
 use farwater_store::{
-    Change, ListQuery, Resource, Store, StoreError, Tx, Write,
+    Change, Key, ListQuery, Resource, Store, StoreError, Tx, Write,
     delivery::{
         SetMember, delete_member, hold_spec, load_member, members_of_set, rollout_of_service, save_generation,
         save_member,
@@ -96,7 +96,19 @@ pub enum Step {
 }
 
 impl<'a> Stamper<'a> {
-    pub(super) async fn stamp_all(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn stamp_scope(&mut self, scope: &Scope) -> Result<(), StoreError> {
+        match scope {
+            Scope::All => self.stamp_all().await,
+            Scope::Some(clusters) => {
+                for uid in clusters {
+                    self.stamp_one(uid).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn stamp_all(&mut self) -> Result<(), StoreError> {
         let rows = members_of_set(&mut *self.replica.store.tables().await?, self.set_uid).await?;
         let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
         let mut pages = ClusterPages::of(&self.name.namespace);
@@ -106,7 +118,7 @@ impl<'a> Stamper<'a> {
         mark_left(&self.replica.store, rows.into_values()).await
     }
 
-    pub(super) async fn stamp_one(&mut self, cluster_uid: &str) -> Result<(), StoreError> {
+    async fn stamp_one(&mut self, cluster_uid: &str) -> Result<(), StoreError> {
         let row = load_member(&mut *self.replica.store.tables().await?, self.set_uid, cluster_uid).await?;
         let mut rows: HashMap<String, SetMember> = row.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
         if let Some(state) = self.replica.memory.clusters.get(cluster_uid)
@@ -162,7 +174,7 @@ impl<'a> Stamper<'a> {
             .collect())
     }
 
-    fn key_on(&self, cluster: &str) -> farwater_store::Key {
+    fn key_on(&self, cluster: &str) -> Key {
         ServiceDeployment::key(&Name::new(
             &self.name.namespace,
             &service_name(&self.name.name, cluster),
@@ -190,6 +202,7 @@ impl<'a> Stamper<'a> {
             return Ok(Step::NotGranted);
         }
 
+        let status = typed.status.as_ref();
         let input = ClusterInput {
             uid: &cluster.uid,
             namespace: &cluster.key.namespace,
@@ -197,30 +210,11 @@ impl<'a> Stamper<'a> {
             labels: &labels,
             annotations: &annotations,
             metadata: &typed.spec.metadata,
-            version: typed
-                .status
-                .as_ref()
-                .and_then(|status| status.kubernetes_version.as_deref()),
+            version: status.and_then(|status| status.kubernetes_version.as_deref()),
         };
-
-        let stamped = match self.template.stamp(input) {
-            Ok(stamped) => stamped,
-            Err(error) => return problem(error.to_string()),
-        };
-
-        let mut object = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "ServiceDeployment",
-            "metadata": {"name": stamped.name, "namespace": self.name.namespace, "labels": stamped.labels},
-            "spec": stamped.spec,
-        });
-        if let Err(errors) = complete(&mut object) {
-            let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            return problem(told.join("; "));
-        }
-        let spec: ServiceDeploymentSpec = match serde_json::from_value(object["spec"].clone()) {
-            Ok(spec) => spec,
-            Err(error) => return problem(error.to_string()),
+        let (object, spec) = match self.make_service(input) {
+            Ok(made) => made,
+            Err(why) => return problem(why),
         };
 
         let urls = self
@@ -235,16 +229,27 @@ impl<'a> Stamper<'a> {
             None => Ok(Step::Add(object)),
             Some(found) if row.is_some_and(|row| row.service_uid == found.uid) => Ok(self.compare(found, object)),
             Some(found) => {
-                let name = &found.key.name;
-                let problem = match found.object["metadata"]["deletionTimestamp"].is_string() {
-                    true => format!("ServiceDeployment {name} is being deleted; another is made when it is gone"),
-                    false => format!(
-                        "ServiceDeployment {name} exists and is not the set's: delete it, or give the set another name"
-                    ),
-                };
+                let problem = describe_taken(&found);
                 Ok(Step::Taken { problem, by: found.uid })
             }
         }
+    }
+
+    /// Makes the object of a service and its spec, or says why the template has none for the cluster.
+    fn make_service(&self, input: ClusterInput<'_>) -> Result<(Value, ServiceDeploymentSpec), String> {
+        let stamped = self.template.stamp(input).map_err(|error| error.to_string())?;
+        let mut object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "ServiceDeployment",
+            "metadata": {"name": stamped.name, "namespace": self.name.namespace, "labels": stamped.labels},
+            "spec": stamped.spec,
+        });
+        complete(&mut object).map_err(|errors| {
+            let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            told.join("; ")
+        })?;
+        let spec = serde_json::from_value(object["spec"].clone()).map_err(|error| error.to_string())?;
+        Ok((object, spec))
     }
 
     fn check_placement(
@@ -320,9 +325,9 @@ impl<'a> Stamper<'a> {
             left_at: 0,
             braked: 0,
             problem: String::new(),
+            service_name: service_name(&self.name.name, &cluster.key.name),
             ..known.clone()
         };
-        let service_name = service_name(&self.name.name, &cluster.key.name);
         let key = self.key_on(&cluster.key.name);
         let mut taken_by = None;
 
@@ -338,16 +343,10 @@ impl<'a> Stamper<'a> {
                 None
             }
             Step::Same => None,
-            Step::Add(mut object) => {
+            Step::Add(object) => {
                 row.service_uid = uuid::Uuid::new_v4().to_string();
                 row.ready = 0;
-                let metadata = &mut object["metadata"];
-                metadata["uid"] = row.service_uid.as_str().into();
-                metadata["generation"] = 1.into();
-                metadata["creationTimestamp"] = json!(whole_seconds(now));
-                metadata["finalizers"] = json!([AGENT_FINALIZER]);
-                metadata["ownerReferences"] = self.owner();
-                self.sign(&mut object);
+                let object = self.complete_new(object, &row.service_uid, now);
                 Some(Change::Create(manage(&key.kind, "", None, object, now)))
             }
             Step::Change { found, object, .. } => {
@@ -359,45 +358,74 @@ impl<'a> Stamper<'a> {
                 })
             }
         };
-        row.service_name = service_name;
         if change.is_none() && row == known && taken_by.is_none() {
             return None;
         }
 
-        let place = key.clone();
-        let (cluster_uid, replica, name) = (cluster.uid.clone(), self.replica, self.name);
+        let (replica, name) = (self.replica, self.name);
         Some(async move {
-            let saved = replica.store.transact(move |tx| {
-                Box::pin(async move {
-                    // The rollout's row of an earlier service on this cluster does not apply to the new one.
-                    if let Some(Change::Create(_)) = change {
-                        delete_member(tx, &row.set_uid, &row.cluster_uid).await?;
-                    }
-                    save_member(tx, &row).await?;
-                    match change {
-                        Some(change) => write_service(tx, key, change).await,
-                        None => Ok(()),
-                    }
-                })
-            });
-
-            let is_outdated = match saved.await {
-                // Another writer was faster.
-                Err(StoreError::Refused(_)) => true,
-                Err(error) => return Err(error),
-                // `refill_sets` finds this set by its row when the other service is deleted. It may have run before
-                // this row was committed, so check once more whether that service still exists.
-                Ok(()) => match taken_by {
-                    Some(by) => replica.store.get(&place).await?.is_none_or(|now| now.uid != by),
-                    None => false,
-                },
-            };
-
-            if is_outdated {
-                replica.memory.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
+            let cluster_uid = row.cluster_uid.clone();
+            if write_member(&replica.store, row, (key, change), taken_by).await? {
+                let scope = Scope::Some([cluster_uid].into());
+                replica.memory.sets.add(name.clone(), scope);
             }
             Ok(())
         })
+    }
+
+    /// Sets the metadata that the API server would set on a new object.
+    fn complete_new(&self, mut object: Value, uid: &str, now: Timestamp) -> Value {
+        let metadata = &mut object["metadata"];
+        metadata["uid"] = uid.into();
+        metadata["generation"] = 1.into();
+        metadata["creationTimestamp"] = json!(whole_seconds(now));
+        metadata["finalizers"] = json!([AGENT_FINALIZER]);
+        metadata["ownerReferences"] = self.owner();
+        self.sign(&mut object);
+        object
+    }
+}
+
+/// Writes a member's row and its service. Returns whether the cluster has to be examined again. `taken_by`: uid of
+/// another service that has the member's name.
+async fn write_member(
+    store: &Store,
+    row: SetMember,
+    (key, change): (Key, Option<Change>),
+    taken_by: Option<String>,
+) -> Result<bool, StoreError> {
+    let place = key.clone();
+    let saved = store.transact(move |tx| {
+        Box::pin(async move {
+            // The rollout's row of an earlier service on this cluster does not apply to the new one.
+            if let Some(Change::Create(_)) = change {
+                delete_member(tx, &row.set_uid, &row.cluster_uid).await?;
+            }
+            save_member(tx, &row).await?;
+            match change {
+                Some(change) => write_service(tx, key, change).await,
+                None => Ok(()),
+            }
+        })
+    });
+    match (saved.await, taken_by) {
+        // Another writer was faster.
+        (Err(StoreError::Refused(_)), _) => Ok(true),
+        (Err(error), _) => Err(error),
+        // `refill_sets` finds this set by its row when the other service is deleted. It may have run before this row
+        // was committed, so check once more whether that service still exists.
+        (Ok(()), Some(by)) => Ok(store.get(&place).await?.is_none_or(|now| now.uid != by)),
+        (Ok(()), None) => Ok(false),
+    }
+}
+
+fn describe_taken(found: &Resource) -> String {
+    let name = &found.key.name;
+    match found.object["metadata"]["deletionTimestamp"].is_string() {
+        true => format!("ServiceDeployment {name} is being deleted; another is made when it is gone"),
+        false => {
+            format!("ServiceDeployment {name} exists and is not the set's: delete it, or give the set another name")
+        }
     }
 }
 
@@ -427,7 +455,7 @@ pub(super) async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMembe
 }
 
 /// Writes a member's service. The spec that counted before still counts until the rollout comes to the member.
-async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) -> Result<(), StoreError> {
+async fn write_service(tx: &mut Tx, key: Key, change: Change) -> Result<(), StoreError> {
     let before = tx.get(&key).await?;
     let written = tx.write(Write { key, change }).await?;
     save_generation(

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use farwater_api::{
+    GitRepositorySpec,
     git_repository::{GitReference, LocalReference},
     oci_repository::Verification,
     service_sources::read_git_link,
 };
 use farwater_fleet::duration::SOURCE_TIMEOUT;
-use farwater_sources::{Reference, oci::cosign::Keys};
+use farwater_sources::{Reference, ReferenceError, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{ChartRow, Revision, SourceOrigin, Taken, charts_of_source, wanted_charts},
@@ -57,6 +58,7 @@ impl Charts {
     }
 }
 
+/// Fetches a source. A failure to load its Secrets says nothing about the host, so it leaves the turn open.
 pub(super) async fn ask_remote(
     replica: &Arc<Replica>,
     source: &Source,
@@ -67,67 +69,31 @@ pub(super) async fn ask_remote(
     let timeout = SOURCE_TIMEOUT
         .check(&source.object.any.timeout)
         .unwrap_or(DEFAULT_TIMEOUT);
-    let (namespace, uid, url) = (
-        source.object.namespace(),
-        source.uid.as_str(),
-        source.object.any.url.as_str(),
-    );
-    let origin = source.origin.clone();
+    let (namespace, url) = (source.object.namespace(), source.object.any.url.as_str());
+    let (mirrors, uid) = (&replica.access.mirrors, source.uid.as_str());
+
     let asked = match &source.object.spec {
-        SourceSpec::Git(spec) => {
-            let reference = match (&source.object.name, &source.promoted) {
-                // Only the promoted commit, not the branch's current one.
-                (_, Some(Ok(promoted))) => {
-                    let commit = Some(promoted.commit.clone());
-                    Reference::parse(Some(&GitReference {
-                        commit,
-                        ..GitReference::default()
-                    }))
-                }
-                (SourceName::Resource(..), _) => Reference::parse(spec.r#ref.as_ref()),
-                (SourceName::Link { url, .. }, _) => Reference::of_base(read_git_link(url).unwrap_or_default().1),
-            };
-            let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
-            let mut way = Way::load(replica, namespace, spec).await?;
-            way.is_public = source.object.is_link() && !source.object.is_lent;
-            let known = origin.clone();
-            let mut outcome = git::fetch(replica, uid, spec, &reference, (&way, turn), origin)
-                .await
-                .map(outcome_of)?;
-            if let Some(Ok(promoted)) = &source.promoted {
-                outcome.taken.configuration.clone_from(&promoted.configuration);
-            }
-            // A service that needs a base of a kustomization has no paths in that repository.
-            if !source.object.is_link() {
-                outcome.differs = find_changes(replica, served, known.as_ref(), &outcome).await;
-            }
-            return Ok(outcome);
-        }
+        SourceSpec::Git(spec) => return ask_repository(replica, source, spec, served, turn).await,
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
             let with = load_credentials(replica, namespace, url, secrets).await?;
             let Charts { wanted, known } = charts;
-            let is_link = source.object.is_link();
             let helm = artifacts::Helm {
                 uid,
                 spec,
-                is_link,
+                is_link: source.object.is_link(),
                 wanted,
                 known,
-                origin,
+                origin: source.origin.clone(),
                 timeout,
             };
-            artifacts::fetch_charts(&replica.access.mirrors, helm, &with).await
+            artifacts::fetch_charts(mirrors, helm, &with).await
         }
         SourceSpec::BuiltIn => {
-            return Err(SourceFailure::lasting(
-                "BuiltIn",
-                "there is nothing to fetch".to_owned(),
-            ));
+            let message = "there is nothing to fetch".to_owned();
+            return Err(SourceFailure::lasting("BuiltIn", message));
         }
-        SourceSpec::File(address) => {
-            artifacts::fetch_file(&replica.access.mirrors, uid, address, served, timeout).await
-        }
+        SourceSpec::File(address) => artifacts::fetch_file(mirrors, uid, address, served, timeout).await,
         SourceSpec::Oci(spec) => {
             let keys = match &spec.verify {
                 Some(verify) => Some(load_keys(replica, namespace, verify).await?),
@@ -142,7 +108,7 @@ pub(super) async fn ask_remote(
                 timeout,
                 keys,
             };
-            artifacts::fetch_artifact(&replica.access.mirrors, oci, &with).await
+            artifacts::fetch_artifact(mirrors, oci, &with).await
         }
     };
 
@@ -152,6 +118,46 @@ pub(super) async fn ask_remote(
     };
     turn.end(failure.map(|failure| failure.reason));
     asked
+}
+
+/// Fetches a Git repository, which ends the turn.
+async fn ask_repository(
+    replica: &Arc<Replica>,
+    source: &Source,
+    spec: &GitRepositorySpec,
+    served: Option<&Revision>,
+    turn: Turn<'_>,
+) -> Result<Outcome, SourceFailure> {
+    let is_link = source.object.is_link();
+    let reference =
+        followed_reference(source, spec).map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+    let mut way = Way::load(replica, source.object.namespace(), spec).await?;
+    way.is_public = is_link && !source.object.is_lent;
+
+    let known = source.origin.clone();
+    let mut outcome = git::fetch(replica, &source.uid, spec, &reference, (&way, turn), known)
+        .await
+        .map(outcome_of)?;
+    if let Some(Ok(promoted)) = &source.promoted {
+        outcome.taken.configuration.clone_from(&promoted.configuration);
+    }
+    // A service that needs a base of a kustomization has no paths in that repository.
+    if !is_link {
+        outcome.differs = find_changes(replica, served, source.origin.as_ref(), &outcome).await;
+    }
+    Ok(outcome)
+}
+
+fn followed_reference(source: &Source, spec: &GitRepositorySpec) -> Result<Reference, ReferenceError> {
+    match (&source.object.name, &source.promoted) {
+        // Only the promoted commit, not the branch's current one.
+        (_, Some(Ok(promoted))) => Reference::parse(Some(&GitReference {
+            commit: Some(promoted.commit.clone()),
+            ..GitReference::default()
+        })),
+        (SourceName::Resource(..), _) => Reference::parse(spec.r#ref.as_ref()),
+        (SourceName::Link { url, .. }, _) => Reference::of_base(read_git_link(url).unwrap_or_default().1),
+    }
 }
 
 /// Paths in which a commit differs from the served one. None: unknown, or more than files differs.

@@ -1,10 +1,10 @@
 //! Saves the result of a fetch.
 
 use farwater_store::{
-    StoreError,
+    StoreError, Tx,
     delivery::{
-        Revision, assignments_of_source, delete_chart, move_revision, save_chart, save_revision, save_source_origin,
-        services_of_chart, withdraw_revision,
+        ChartRow, Revision, assignments_of_source, delete_chart, move_revision, save_chart, save_revision,
+        save_source_origin, services_of_chart, withdraw_revision,
     },
 };
 use jiff::Timestamp;
@@ -160,16 +160,12 @@ async fn save_outcome(
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
     // Other keys may have verified the same revision: that is saved, and moves nothing.
     let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
-    let fetched = served
-        .as_ref()
-        .filter(|_| !moved)
-        .map_or(now.as_second(), |served| served.fetched);
     let revision = match found {
         Some((reference, commit)) if !is_written => Some(Revision {
             source_uid: source.uid.clone(),
             reference,
             commit,
-            fetched,
+            fetched: fetched_at(served.as_ref(), moved, now),
             taken,
         }),
         _ => served,
@@ -192,12 +188,7 @@ async fn save_outcome(
             if let Some(origin) = &origin {
                 save_source_origin(tx, origin).await?;
             }
-            for chart in &charts {
-                save_chart(tx, chart).await?;
-            }
-            for (chart, wanted) in &unwanted {
-                delete_chart(tx, &uid, (chart, wanted)).await?;
-            }
+            write_charts(tx, &uid, &charts, &unwanted).await?;
             let concerned = match (&row, &differs) {
                 (Some(row), Some(differs)) => Some(move_revision(tx, row, differs).await?),
                 (Some(row), None) => save_revision(tx, row).await.map(|()| None)?,
@@ -207,6 +198,28 @@ async fn save_outcome(
         })
     });
     saved.await
+}
+
+/// Seconds since 1970 at which the revision was first fetched.
+fn fetched_at(served: Option<&Revision>, moved: bool, now: Timestamp) -> i64 {
+    served
+        .filter(|_| !moved)
+        .map_or(now.as_second(), |served| served.fetched)
+}
+
+async fn write_charts(
+    tx: &mut Tx,
+    source_uid: &str,
+    charts: &[ChartRow],
+    unwanted: &[(String, String)],
+) -> Result<(), StoreError> {
+    for chart in charts {
+        save_chart(tx, chart).await?;
+    }
+    for (chart, wanted) in unwanted {
+        delete_chart(tx, source_uid, (chart, wanted)).await?;
+    }
+    Ok(())
 }
 
 pub(super) fn revision_text(revision: &Revision) -> String {
