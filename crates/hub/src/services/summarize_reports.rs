@@ -87,6 +87,8 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
     let handled =
         farwater_api::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
 
+    let pinned = find_pinned(&replica, &facts).await?;
+
     let status = summary::summarize(Inputs {
         generation: row.generation,
         deleting: facts.deleting(),
@@ -95,8 +97,9 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
         silent: state.is_some_and(|state| until_silent(&state, replica.clock.read()).is_none()),
         frozen: is_frozen,
         assigned: facts.assigned.as_ref(),
-        candidate: facts.candidate.as_ref(),
+        held: facts.held.as_deref(),
         pin: facts.service.spec.pin.as_ref(),
+        pinned: pinned.as_deref(),
         why: &why,
         action: &entry.action,
         entry: entry.digest(),
@@ -130,7 +133,12 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
 
     resources::write_status::<ServiceDeployment>(&replica.store, &name, &resource.uid, &status).await?;
     if !facts.deleting() {
-        events::raise(&replica.store, &resource, summary::news(&previous, &status)).await?;
+        let returned = match summary::newly_applied(&previous, &status) {
+            Some(_) => versions::describe_return(&replica, &resource.uid).await?,
+            None => None,
+        };
+        let news = summary::news(&previous, &status, returned.as_deref());
+        events::raise(&replica.store, &resource, news).await?;
     }
 
     if let Some(member) = &member {
@@ -228,6 +236,18 @@ async fn note_member(
     saved.await?;
     replica.memory.sets.note_member(&member.set_uid);
     Ok(())
+}
+
+/// Revision of the version that the service is pinned to. None: it has no pin, or its history lacks the version.
+async fn find_pinned(replica: &Replica, facts: &ServiceFacts) -> Result<Option<String>, StoreError> {
+    let Some(pin) = &facts.service.spec.pin else {
+        return Ok(None);
+    };
+    if let Some(assigned) = facts.assigned.as_ref().filter(|one| one.bundle == pin.bundle) {
+        return Ok(Some(assigned.revision.clone()));
+    }
+    let found = versions::load_pinned(&mut *replica.store.tables().await?, &facts.uid, &pin.bundle).await?;
+    Ok(found.ok().map(|version| version.told.revision))
 }
 
 /// Names the secrets of backends that the service gets as they were read earlier, because they can't be read now. None:

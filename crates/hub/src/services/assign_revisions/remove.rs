@@ -121,6 +121,7 @@ pub async fn remove_service(
         suspended: Some(facts.suspended),
         sourceless: false,
         turn: read_turn(&row)?,
+        held: None,
     })?;
 
     let wants = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
