@@ -118,7 +118,7 @@ fn what_does_not_open_is_named_and_never_applied() {
     check(
         &[("db.yaml", &altered), ("plain.yaml", PLAIN)],
         1,
-        &["db.yaml is encrypted with SOPS: its MAC is not that of its values"],
+        &["db.yaml is encrypted with SOPS: its MAC does not match its values"],
     );
     // A file for other keys is an error if its objects would be applied, and none if nothing reads it.
     check(

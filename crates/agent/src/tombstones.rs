@@ -193,7 +193,6 @@ impl Tombstones<'_> {
                 .collect(),
             lost,
             approved_plan: None,
-            approved_by: None,
             undone: None,
         };
 

@@ -1,7 +1,9 @@
 //! Objects that an agent deleted from a cluster, and the objects that it restored.
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{Digest, object_ref::ObjectRef};
 
@@ -10,8 +12,9 @@ pub const MAX_LISTED: usize = 10;
 /// Maximum length of a value of [`crate::UNDO`] that the hub passes on, in bytes.
 pub const MAX_UNDO_BYTES: usize = 160;
 
-/// The last deletion of a service's objects. The states of the deleted objects are kept only in the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The last deletion of a service's objects, as its agent reports it. The states of the deleted objects are kept only in
+/// the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deletion {
     /// Digest of the plan that deleted the objects. A request to undo names it.
@@ -29,12 +32,52 @@ pub struct Deletion {
     /// Digest of the approved plan, if it had more objects than this deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_plan: Option<Digest>,
-    /// Who approved it, where it was held. The hub says so; agents don't know.
+    /// Result of the last request to undo the deletion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undone: Option<Undone>,
+}
+
+/// The last deletion of a service's objects, as its status shows it. The states of the deleted objects are kept only in
+/// the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastDeletion {
+    /// Digest of the plan that deleted the objects. A request to undo names it.
+    pub digest: Digest,
+    /// Time of the deletion.
+    #[serde(deserialize_with = "read_time")]
+    pub time: Time,
+    /// Number of deleted objects.
+    pub count: u32,
+    /// The first ten deleted objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectRef>,
+    /// Number of objects that were too large to keep.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub lost: u32,
+    /// Digest of the approved plan, if it had more objects than this deletion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_plan: Option<Digest>,
+    /// User who approved the deletion. Empty: it needed no approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
     /// Result of the last request to undo the deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone: Option<Undone>,
+}
+
+/// Reads the time of a deletion. An older hub stored it in seconds since 1970.
+fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stored {
+        Time(Time),
+        Seconds(i64),
+    }
+    match Stored::deserialize(deserializer)? {
+        Stored::Time(time) => Ok(time),
+        Stored::Seconds(seconds) => Timestamp::from_second(seconds).map(Time).map_err(D::Error::custom),
+    }
 }
 
 /// Result of a request to undo a deletion.
@@ -80,6 +123,15 @@ pub fn requested_deletion(request: &str) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_deletion_is_rfc_3339_and_was_a_number() {
+        let stored = serde_json::json!({"digest": Digest::of("plan"), "time": 900, "count": 1});
+        let deletion: LastDeletion = serde_json::from_value(stored).unwrap();
+        let shown = serde_json::to_value(&deletion).unwrap();
+        assert_eq!(shown["time"], "1970-01-01T00:15:00Z");
+        assert_eq!(serde_json::from_value::<LastDeletion>(shown).unwrap(), deletion);
+    }
 
     #[test]
     fn a_request_names_its_deletion() {

@@ -59,20 +59,32 @@ pub enum Cause {
     /// The parameters changed. Of several such changes in a row, only the last is listed. Rolling back to it restores
     /// only its content.
     Parameters,
+    /// The set of the service went back: the set was pinned, or its rollout rolled back.
+    RolledBack,
     /// Cause from a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// Result of a version. A healthy version stays `Healthy` here; the service's status reports later changes.
+impl Cause {
+    /// Whether a version was assigned again because a person or a rollout went back to it.
+    pub fn is_return(self) -> bool {
+        matches!(self, Self::Pinned | Self::RolledBack)
+    }
+}
+
+/// Result of a version. A healthy version stays `Healthy` here, except while a prune is held; the service's status
+/// reports later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VersionResult {
     /// The agent has not reported yet.
     Pending,
     /// Every object was applied; not all were healthy yet.
     Applied,
-    /// All objects were healthy.
+    /// All objects were healthy, and no prune was held.
     Healthy,
+    /// All objects were healthy, and a prune was held. `message` names the number of its objects and the reason.
+    PruneHeld,
     /// An object was refused or failed, or a hook or test failed.
     Failed,
     /// The next version was assigned before this one was healthy.
@@ -80,4 +92,11 @@ pub enum VersionResult {
     /// Result from a newer version.
     #[serde(other)]
     Unknown,
+}
+
+impl VersionResult {
+    /// Whether all objects were healthy, so that the service can be rolled back to the version.
+    pub fn is_good(self) -> bool {
+        matches!(self, Self::Healthy | Self::PruneHeld)
+    }
 }

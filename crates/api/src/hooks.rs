@@ -122,10 +122,11 @@ pub struct HookReport {
     /// Name of the test in `spec.tests`. Empty: the hook is not such a test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
-    /// Start time, by the cluster's clock.
+    /// Start time, by the cluster's clock. For kinds other than Job and Pod: the creation of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// End time, by the cluster's clock. Empty: the hook has not ended.
+    /// End time, by the cluster's clock. For kinds other than Job and Pod: when the agent saw the end, by its own clock.
+    /// Empty: the hook has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Time>,
     /// Exit code of the container that ended last, if known.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Digest, HealthRuleSpec,
     apply_options::ApplyOptions,
-    deletion::Deletion,
+    deletion::LastDeletion,
     git_repository::LocalReference,
     object_ref::ObjectRef,
     parameters::Parameter,
@@ -274,8 +274,9 @@ pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Ready`, `Reconciling` and `Stalled`. `PruneHeld` is set while a prune waits for approval, and `Drifted` while
-    /// drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, `Pinned` while a pin is set,
-    /// and `Frozen` while a ChangeWindow holds a newer version.
+    /// drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, and `Pinned` while a pin is
+    /// set. `Frozen` is set while a ChangeWindow holds another version or spec, and `RolloutHeld` while the rollout of
+    /// its set does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -292,8 +293,9 @@ pub struct ServiceDeploymentStatus {
     /// `configuration` values that a pipeline promoted with the revision. They take precedence over those of the spec.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow
-    /// holds it back. Empty: nothing is held back.
+    /// Revision that the service would run if a pin, a suspension, a dependency, the rollout of its set or a
+    /// ChangeWindow did not hold it back: the pinned one until it is assigned, otherwise the newest of the source. Empty:
+    /// nothing is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
     /// User who last set the source, the path or the pin.
@@ -349,7 +351,7 @@ pub struct ServiceDeploymentStatus {
     pub held_prune: Option<HeldPrune>,
     /// Last deletion by the agent. `farwater undo` restores the objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_deletion: Option<Deletion>,
+    pub last_deletion: Option<LastDeletion>,
     /// Time at which the agent first reported `appliedEntry` as applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,

@@ -1,4 +1,4 @@
-//! What differs between two values of one type.
+//! Differences between two values of one type.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     value::equal,
 };
 
-/// A field is in one of the sets at most; two values are equal if all are empty.
+/// A field is in at most one of the sets. Two values are equal if all sets are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     pub removed: Set,
@@ -25,7 +25,7 @@ impl Comparison {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Without some fields and all that is below them.
+    /// The comparison without some fields and everything below them.
     pub(crate) fn without(self, fields: &Set) -> Self {
         if fields.is_empty() {
             return self;
@@ -82,7 +82,7 @@ struct Children {
 }
 
 impl Children {
-    /// An element is made only for what differs.
+    /// Creates an element only if there is a difference.
     fn add(&mut self, element: impl Fn() -> Element, difference: Difference) {
         let Difference {
             removed,
@@ -141,7 +141,7 @@ fn join(part: &mut Part, other: Part) {
     }
 }
 
-/// The difference in one form, and whether the value was taken as a whole.
+/// The difference in one form, and whether the value was compared as a whole.
 fn as_form(form: Form<'_>, left: Option<&Value>, right: Option<&Value>) -> (Difference, bool) {
     match form {
         Form::Scalar(_) => (as_leaf(left, right), true),
@@ -166,7 +166,7 @@ pub(crate) fn items(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The fields of an object that has some.
+/// The fields of an object. None: it is no object, or has no fields.
 pub(crate) fn fields(value: Option<&Value>) -> Option<&Fields<String, Value>> {
     value.and_then(Value::as_object).filter(|map| !map.is_empty())
 }
@@ -196,9 +196,9 @@ fn differ_fields(left: Option<&Fields<String, Value>>, right: Option<&Fields<Str
 }
 
 fn differ_items(left: &[Value], right: &[Value], list: &List) -> Difference {
-    // The items of each element on both sides: more than one where it is there twice.
+    // The items of each element on both sides. A duplicate element has several.
     let mut pairs: BTreeMap<Element, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
-    // Elements that can't be told were refused when the values were validated.
+    // Validation has already refused items without an element.
     let element = |item| item_element(list, item).ok();
     for item in left {
         if let Some(element) = element(item) {

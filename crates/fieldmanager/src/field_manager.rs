@@ -13,9 +13,9 @@ use crate::{
     updater::{Conflicts, Updater},
 };
 
-/// Owns what an object held before anyone applied to it.
+/// Manager of the fields that an object had before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// What nobody owns: type, identity, and what the server keeps.
+/// Fields without owners: type, identity, and fields of the server.
 const UNOWNED: [&[&str]; 12] = [
     &["apiVersion"],
     &["kind"],
@@ -37,7 +37,7 @@ pub struct FieldManager {
     api_version: String,
     kind: String,
     subresource: String,
-    /// An object of the kind that says nothing: what is compared with a new one.
+    /// An empty object of the kind, for the comparison with a new one.
     blank: Value,
     reset: Set,
     unowned: Set,
@@ -67,7 +67,7 @@ pub enum ApplyError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     pub object: Value,
-    /// Whether it differs from the one before in more than its managed fields.
+    /// Whether more than the managed fields has changed.
     pub changed: bool,
 }
 
@@ -96,7 +96,7 @@ fn set_managed_fields(object: &mut Value, managers: Option<&Managers>) {
     }
 }
 
-/// A client that sends an empty list, or one empty entry, asks for all managers to be forgotten.
+/// Whether the client removes all managers: it sends an empty list, or one empty entry.
 fn forgets_managers(entries: Option<&Value>) -> bool {
     match entries.and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => true,
@@ -106,8 +106,8 @@ fn forgets_managers(entries: Option<&Value>) -> bool {
 }
 
 impl FieldManager {
-    /// `blank` is what an object of the kind is before anything is said of it; `reset` names the top-level fields that
-    /// writes through this resource or subresource leave as they are.
+    /// `blank`: an empty object of the kind. `reset`: top-level fields that a write through this resource or
+    /// subresource can't change.
     pub fn new(ty: Type, blank: Value, subresource: &str, reset: &[&str]) -> Self {
         let text = |field: &str| blank[field].as_str().unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -152,14 +152,14 @@ impl FieldManager {
         )
     }
 
-    /// Sets the managed fields of an object that is about to replace `live`, or to be made. An object whose managers
-    /// can't be told, or are too many, has none.
+    /// Sets the managed fields of an object before it replaces `live` or is created. If the managers can't be computed,
+    /// or are too many, the object gets none.
     pub fn update(&self, live: Option<&Value>, mut new: Value, manager: &str, now: Timestamp) -> Value {
         let mut managers = self.managers_of(live, &new);
         set_managed_fields(&mut new, None);
         let live = live.unwrap_or(&self.blank);
         let exists = live["metadata"]["uid"].as_str().is_some_and(|uid| !uid.is_empty());
-        // Of what exists and has no managers nobody is tracked, until someone applies.
+        // An existing object without managers stays untracked until the first apply.
         let is_tracked = !exists || !managers.0.is_empty();
         let told = is_tracked
             && self.take_changes(live, &new, &mut managers, manager, now).is_ok()
@@ -168,8 +168,8 @@ impl FieldManager {
         new
     }
 
-    /// The managers that a client sent, if they can be read: they may be changed on purpose. The live ones otherwise: most
-    /// clients know nothing of them.
+    /// The managers that the client sent, because it may change them on purpose. If they can't be read, the live ones,
+    /// because most clients don't know them.
     fn managers_of(&self, live: Option<&Value>, new: &Value) -> Managers {
         let live = || Managers::decode(live.and_then(managed_fields)).unwrap_or_default();
         if !self.subresource.is_empty() {
@@ -185,7 +185,7 @@ impl FieldManager {
         }
     }
 
-    /// Gives what a write changed to its manager.
+    /// Makes the manager of a write the owner of the changed fields.
     fn take_changes(
         &self,
         live: &Value,
@@ -211,7 +211,7 @@ impl FieldManager {
         Ok(())
     }
 
-    /// Merges an applied configuration into an object, or makes one of it.
+    /// Merges an applied configuration into an object, or creates an object from it.
     pub fn apply(
         &self,
         live: Option<&Value>,
@@ -293,7 +293,7 @@ impl FieldManager {
         Ok(Applied { object, changed })
     }
 
-    /// Takes the times of the managers back where nothing else changed, so that what changes nothing isn't written.
+    /// Restores the times of the managers if nothing else changed, so that the object need not be written.
     pub fn keep_times(old: &Value, new: &mut Value) {
         let entries = |object: &Value| {
             managed_fields(object)

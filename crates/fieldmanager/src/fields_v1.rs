@@ -1,5 +1,5 @@
-//! FieldsV1: a set as JSON. An object per level, named by elements; `.` says that the level itself is a member, and an
-//! empty object that nothing else is.
+//! FieldsV1: a set as JSON. Each level is an object, named by its element. A `.` in it means that the level itself is a
+//! member. An empty object means that only the level is one.
 
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
@@ -61,7 +61,7 @@ fn parse(value: &Value) -> Result<(bool, Set), FieldsError> {
     Ok((member || set.is_empty(), set))
 }
 
-/// In the order of the elements, which is the one that Kubernetes writes.
+/// Writes in the order of the elements, as Kubernetes does.
 impl Serialize for Set {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Level {

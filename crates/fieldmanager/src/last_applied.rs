@@ -1,5 +1,5 @@
-//! The annotation in which client-side apply keeps its configuration: whoever used it owns those fields, and goes on
-//! without conflicts when they turn to the server's apply.
+//! The annotation in which client-side apply stores its configuration. A user of client-side apply owns those fields,
+//! and has no conflicts after the change to server-side apply.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::{
     value::to_go_json,
 };
 
-/// The only manager that this is done for; any other name opts out.
+/// The only manager with this behavior. Any other name opts out.
 pub(crate) const MANAGER: &str = "kubectl";
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// `TotalAnnotationSizeLimitB`.
@@ -23,7 +23,7 @@ fn annotation(object: &Value) -> Option<&str> {
         .filter(|text| !text.is_empty())
 }
 
-/// The fields of the annotation's configuration that still are as it says.
+/// The fields of the annotation's configuration whose live values are unchanged.
 pub(crate) fn owned_by_kubectl(live: &Value, ty: &Type, api_version: &str) -> Set {
     let fits = |value: &Value| validate(value, ty, Duplicates::Refused).is_ok();
     let config = annotation(live).and_then(|text| serde_json::from_str::<Value>(text).ok());
@@ -37,7 +37,7 @@ pub(crate) fn owned_by_kubectl(live: &Value, ty: &Type, api_version: &str) -> Se
         .difference(&differs.removed)
 }
 
-/// Keeps an annotation that is there in step with what is applied now.
+/// Updates an existing annotation to the configuration that is applied now.
 pub(crate) fn refresh(object: &mut Value, config: &Value) {
     if annotation(object).is_none() {
         return;

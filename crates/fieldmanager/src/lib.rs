@@ -1,4 +1,4 @@
-//! Field management: who owns which field of an object, and what an applied configuration makes of it.
+//! Field management: the owners of an object's fields, and the result of an apply.
 //!
 //! ```text
 //!  schema ── Type ─┬─ validate ── the value fits its type

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{fields_v1::FieldsError, set::Set};
 
-/// As many managers of updates an object keeps (`DefaultMaxUpdateManagers`); older ones become one.
+/// Maximum number of managers of updates (`DefaultMaxUpdateManagers`). Older ones become one.
 const MOST_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
-/// Most bytes of all managers' fields. Nothing else bounds how many managers may apply; an object of the largest size
-/// that the API takes, owned by a few managers, stays far below.
+/// Maximum size of all managers' fields, in bytes. The number of managers that apply has no other limit. An object of
+/// the largest size that the API accepts, with a few managers, stays far below.
 const LARGEST: usize = 8 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,12 +29,12 @@ impl Operation {
     }
 }
 
-/// Who owns fields. One that applies is the same in every version.
+/// An owner of fields. A manager that applies is the same in all versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Manager {
     pub name: String,
     pub operation: Operation,
-    /// Empty for one that applies.
+    /// Empty for a manager that applies.
     pub api_version: String,
     /// Empty for the resource itself.
     pub subresource: String,
@@ -58,7 +58,7 @@ impl Manager {
     }
 }
 
-/// As conflicts name it.
+/// The name in conflicts.
 impl fmt::Display for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.name)?;
@@ -72,7 +72,7 @@ impl fmt::Display for Manager {
     }
 }
 
-/// What a manager owns, and when it changed that last.
+/// The fields of a manager, and the time of their last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     pub set: Set,
@@ -102,7 +102,7 @@ pub enum ManagedFieldsError {
 }
 
 impl Managers {
-    /// Reads `metadata.managedFields`; absent is empty.
+    /// Reads `metadata.managedFields`. Absent: no managers.
     pub fn decode(entries: Option<&Value>) -> Result<Self, ManagedFieldsError> {
         let entries = match entries {
             None | Some(Value::Null) => return Ok(Self::default()),
@@ -113,7 +113,7 @@ impl Managers {
         each.collect::<Result<_, _>>().map(Self)
     }
 
-    /// As `metadata.managedFields`: appliers first, then by time and name.
+    /// The value of `metadata.managedFields`: managers that apply first, then by time and name.
     pub fn encode(&self) -> Vec<Value> {
         let mut entries: Vec<_> = self.0.iter().collect();
         entries.sort_by(|(a, owned_a), (b, owned_b)| {
@@ -130,13 +130,13 @@ impl Managers {
             .collect()
     }
 
-    /// Whether the managers are more than an object may have.
+    /// Whether the managers exceed the limit of an object.
     pub(crate) fn is_too_large(&self) -> bool {
         let size = |(manager, owned): (&Manager, &Owned)| manager.name.len() + owned.set.size();
         self.0.iter().map(size).sum::<usize>() > LARGEST
     }
 
-    /// Makes the oldest updaters of a version one, until there are no more than an object may have.
+    /// Combines the oldest updaters of a version until the number is within the limit.
     pub(crate) fn cap(&mut self) {
         let updaters = self
             .0
@@ -241,7 +241,7 @@ fn encode_entry(manager: &Manager, owned: &Owned) -> Value {
     entry
 }
 
-/// Whether two objects' managed fields are the same but for the times.
+/// Whether the managed fields of two objects differ only in times.
 pub(crate) fn same_but_times(a: &[Value], b: &[Value]) -> bool {
     fn fields(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
         entry

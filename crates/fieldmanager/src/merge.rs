@@ -1,4 +1,5 @@
-//! A configuration over an object: its leaves win, nothing is removed, items keep an order that respects both.
+//! Merges a configuration into an object. Its leaves take precedence, nothing is removed, and the order of items
+//! respects both.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,13 +12,13 @@ use crate::{
     typed::item_element,
 };
 
-/// Merges `right` into `left`; both fit the type, and no item of `right` is there twice.
+/// Merges `right` into `left`. Both must fit the type, and `right` must have no duplicate items.
 pub fn merge(left: &Value, right: &Value, ty: &Type) -> Value {
     merge_values(Some(left), Some(right), ty.root()).unwrap_or(Value::Null)
 }
 
 fn merge_values(left: Option<&Value>, right: Option<&Value>, ty: &TypeRef) -> Option<Value> {
-    // Of two forms the right one counts.
+    // If the forms differ, that of `right` counts.
     let (first, second) = ty.atom().forms(left, right);
     match second.or(first)? {
         Form::Scalar(_) => right.or(left).cloned(),
@@ -56,7 +57,7 @@ fn merge_fields(
 /// One side of a merge of lists.
 struct Side<'a> {
     items: Vec<(Element, &'a Value)>,
-    /// The item of each element; null where it is there twice, which nothing can be merged with.
+    /// The item of each element. Null for a duplicate element, which can't be merged.
     by_element: BTreeMap<Element, &'a Value>,
 }
 
@@ -67,7 +68,7 @@ impl<'a> Side<'a> {
             by_element: BTreeMap::new(),
         };
         for item in items {
-            // Elements that can't be told were refused when the values were validated.
+            // Validation has already refused items without an element.
             let Ok(element) = item_element(list, item) else {
                 continue;
             };
@@ -88,7 +89,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Walks both sides. Items of both come in the right side's order; items of one side stay beside what they stood beside.
+/// Walks both sides. Common items have the order of the right side; items of one side keep their neighbors.
 fn merge_items(left: &[Value], right: &[Value], list: &List) -> Vec<Value> {
     let (left, right) = (Side::of(left, list), Side::of(right, list));
     let mut shared: VecDeque<&Element> = right.items.iter().map(|(e, _)| e).filter(|e| left.has(e)).collect();
@@ -106,14 +107,14 @@ fn merge_items(left: &[Value], right: &[Value], list: &List) -> Vec<Value> {
                 continue;
             }
             if right.has(a) && next_shared.is_some_and(|next| next != a) {
-                // Of both sides, but another one comes first.
+                // Both sides have the item, but the right side has another one first.
                 l += 1;
                 continue;
             }
         }
         if let Some((a, item)) = left.items.get(l) {
             if !right.has(a) {
-                // The very item: its element may stand for several.
+                // Use the item itself, because its element may be a duplicate.
                 out.extend(merge_values(Some(item), None, &list.element));
                 l += 1;
                 continue;

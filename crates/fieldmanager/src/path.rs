@@ -1,4 +1,4 @@
-//! Paths to fields: how each step selects a child of what holds it.
+//! Paths of fields. Each step selects a child.
 
 use std::{cmp::Ordering, fmt};
 
@@ -11,11 +11,11 @@ use crate::{fields_v1::FieldsError, value};
 pub enum Element {
     /// A field of an object.
     Field(String),
-    /// The item of a list whose key fields have these values; the fields sorted by name.
+    /// The item of a list whose key fields have these values. Fields are sorted by name.
     Key(Vec<(String, Value)>),
     /// The item of a set that has this value.
     Value(Value),
-    /// An item by its place.
+    /// An item by its index.
     Index(i64),
 }
 
@@ -34,7 +34,7 @@ impl Element {
         Self::Key(fields)
     }
 
-    /// About how many bytes it takes as JSON.
+    /// Approximate size as JSON, in bytes.
     pub(crate) fn size(&self) -> usize {
         const AROUND: usize = 8;
         AROUND
@@ -55,7 +55,7 @@ impl Element {
         }
     }
 
-    /// As a field name of FieldsV1.
+    /// The field name in FieldsV1.
     pub fn encode(&self) -> String {
         match self {
             Self::Field(name) => format!("f:{name}"),
@@ -68,7 +68,7 @@ impl Element {
         }
     }
 
-    /// None for a type of element that a later version may know.
+    /// None: a type of element that a later version may add.
     pub fn decode(text: &str) -> Result<Option<Self>, FieldsError> {
         let wrong = || FieldsError::Element(text.to_owned());
         let mut chars = text.chars();

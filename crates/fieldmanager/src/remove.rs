@@ -1,4 +1,4 @@
-//! A value without some of its fields and items.
+//! Removes fields and items from a value.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::{
     typed::item_element,
 };
 
-/// The value without the members of a set. What loses its last part is null.
+/// The value without the members of a set. An object or list that loses its last part becomes null.
 pub fn remove(value: &Value, members: &Set, ty: &Type) -> Value {
     without(value, members, ty.root())
 }
@@ -39,7 +39,7 @@ fn without(value: &Value, members: &Set, ty: &TypeRef) -> Value {
     }
 }
 
-/// What is left of one child.
+/// The rest of one child. None: nothing is left.
 fn rest(child: &Value, element: &Element, members: &Set, ty: &TypeRef) -> Option<Value> {
     match members.node(element) {
         Some(node) if node.member => None,

@@ -1,4 +1,4 @@
-//! Types of values, from OpenAPI: what is merged field by field, item by item, or as one.
+//! Types of values, from OpenAPI. They say which values are merged by field, by item, or as a whole.
 
 use std::{
     collections::BTreeMap,
@@ -14,17 +14,17 @@ pub struct Type(TypeRef);
 /// The type of one value.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum TypeRef {
-    /// None: nothing may stand here.
+    /// No value is allowed.
     #[default]
     Unknown,
-    /// Anything, as one value.
+    /// Any value, merged as a whole.
     Untyped,
-    /// Anything: objects field by field, the rest as one value.
+    /// Any value: objects are merged by field, others as a whole.
     Deduced,
     Declared(Arc<Atom>),
 }
 
-/// The forms that a value may have; more than one where its type isn't declared.
+/// The forms that a value may have. More than one if its type isn't declared.
 #[derive(Debug, Default)]
 pub(crate) struct Atom {
     pub scalar: Option<Scalar>,
@@ -50,14 +50,14 @@ pub(crate) struct List {
 pub(crate) enum ListKind {
     Atomic,
     Set,
-    /// Items are told apart by these fields.
+    /// These fields identify items.
     Keyed(Vec<String>),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     fields: BTreeMap<String, Field>,
-    /// Of fields that aren't declared.
+    /// Type of undeclared fields.
     pub element: TypeRef,
     pub atomic: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) enum Form<'a> {
     Map(&'a Map),
 }
 
-/// Which form a value has; an absent one and one of a wrong type have none.
+/// The form of a value. An absent value, and one of a wrong type, has none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Scalar,
@@ -143,13 +143,13 @@ impl Atom {
         }
     }
 
-    /// The form of a value; of one that fits none, the form that it is compared with.
+    /// The form of a value. If it fits none, the form for its comparison.
     pub fn form(&self, value: Option<&Value>) -> Option<Form<'_>> {
         self.chosen(self.choice(value))
     }
 
-    /// The forms in which two values are treated, of which at most one is absent. The second is set where they differ,
-    /// and is the one that counts.
+    /// The forms for two values, of which at most one is absent. The second is set if the forms differ, and takes
+    /// precedence.
     pub fn forms(&self, left: Option<&Value>, right: Option<&Value>) -> (Option<Form<'_>>, Option<Form<'_>>) {
         let (a, b) = (self.choice(left), self.choice(right));
         let alternatives =
@@ -163,7 +163,7 @@ impl Atom {
         }
     }
 
-    /// Whether it is owned as one value although it has parts.
+    /// Whether a value with parts has one owner as a whole.
     pub fn is_atomic(&self) -> bool {
         match (&self.map, self.scalar, &self.list) {
             (Some(map), ..) => map.atomic && !map.is_deduced(),
@@ -186,14 +186,14 @@ impl Map {
         self.fields.get(name)?.default.as_ref()
     }
 
-    /// Of unknown fields only.
+    /// Whether all fields are undeclared.
     pub fn is_deduced(&self) -> bool {
         self.fields.is_empty() && matches!(self.element, TypeRef::Deduced)
     }
 }
 
 impl Type {
-    /// From an OpenAPI schema without references. Keywords that say nothing about merging are not looked at.
+    /// Reads an OpenAPI schema without references. Ignores keywords that don't affect merging.
     pub fn from_openapi(schema: &Value) -> Self {
         Self(convert(schema, false))
     }

@@ -1,7 +1,7 @@
 //! Sets of fields and their algebra.
 //!
-//! A set is a tree: each node is one element of a path, may be a member itself and may have members below it. That a
-//! field is a member says nothing about what is below it.
+//! A set is a tree. Each node is one element of a path; it may be a member, and may have members below it. A member
+//! does not include the fields below it.
 
 use std::{cmp::Ordering, fmt};
 
@@ -12,7 +12,7 @@ use crate::{
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    /// Sorted by element; each is a member or has members below it.
+    /// Sorted by element. Each is a member, or has members below it.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -44,7 +44,7 @@ impl Set {
         self.nodes.is_empty()
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn len(&self) -> usize {
         self.nodes
             .iter()
@@ -52,7 +52,7 @@ impl Set {
             .sum()
     }
 
-    /// About how many bytes the set takes as JSON.
+    /// Approximate size as JSON, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.nodes
             .iter()
@@ -60,7 +60,7 @@ impl Set {
             .sum()
     }
 
-    /// What is above the field doesn't become a member. The empty path is the object, which nobody owns.
+    /// Fields above the path don't become members. The empty path is the object, which has no owner.
     pub fn insert(&mut self, path: Path) {
         let mut set = self;
         let last = path.0.len().checked_sub(1);
@@ -103,7 +103,7 @@ impl Set {
             .map(|place| &self.nodes[place])
     }
 
-    /// Takes nodes in any order; those of one element become one.
+    /// Builds a set from nodes in any order. Nodes of the same element become one.
     pub(crate) fn from_nodes(mut nodes: Vec<Node>) -> Self {
         nodes.retain(|node| !node.is_empty());
         if !nodes.is_sorted_by(|a, b| a.element < b.element) {
@@ -120,7 +120,7 @@ impl Set {
         Self { nodes }
     }
 
-    /// Walks two sets side by side; `combine` gets the node of one or of both.
+    /// Walks two sets in parallel. `combine` gets the node of one or both.
     fn zip(&self, other: &Self, mut combine: impl FnMut(Option<&Node>, Option<&Node>) -> Option<Node>) -> Self {
         let (mut left, mut right) = (self.nodes.iter().peekable(), other.nodes.iter().peekable());
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -137,7 +137,7 @@ impl Set {
         }
     }
 
-    /// The members of either.
+    /// Members of at least one of the sets.
     pub fn union(&self, other: &Self) -> Self {
         self.zip(other, |a, b| match (a, b) {
             (Some(a), Some(b)) => Some(Node {
@@ -149,7 +149,7 @@ impl Set {
         })
     }
 
-    /// The members of both.
+    /// Members of both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         self.zip(other, |a, b| {
             let (a, b) = (a?, b?);
@@ -162,7 +162,7 @@ impl Set {
         })
     }
 
-    /// The members that are not in the other set. A field that is there says nothing about what is below it.
+    /// Members that are not in the other set. A member of the other set does not remove the members below it.
     pub fn difference(&self, other: &Self) -> Self {
         self.zip(other, |a, b| match (a?, b) {
             (a, None) => Some(a.clone()),
@@ -174,7 +174,7 @@ impl Set {
         })
     }
 
-    /// The members that are neither in the other set nor below one of its members.
+    /// Members that are neither in the other set nor below one of its members.
     pub fn recursive_difference(&self, other: &Self) -> Self {
         self.zip(other, |a, b| match (a?, b) {
             (a, None) => Some(a.clone()),
@@ -187,7 +187,7 @@ impl Set {
         })
     }
 
-    /// The members with no member below them.
+    /// Members without members below them.
     pub fn leaves(&self) -> Self {
         let nodes = self.nodes.iter().map(|node| Node {
             element: node.element.clone(),
@@ -197,8 +197,8 @@ impl Set {
         Self { nodes: nodes.collect() }
     }
 
-    /// With every declared field that has members below it as a member itself. Such fields aren't listed as a rule:
-    /// who owns `a.b` owns `a` where `a` is a field of its type, and not where it is an entry of a map.
+    /// Adds each declared field with members below it as a member. Sets usually leave such fields out: the owner of
+    /// `a.b` also owns `a` if `a` is a declared field, but not if `a` is an entry of a map.
     pub(crate) fn with_named_fields(&self, ty: &TypeRef) -> Self {
         let atom = ty.atom();
         let nodes = self.nodes.iter().map(|node| {
@@ -216,12 +216,12 @@ impl Set {
         Self { nodes: nodes.collect() }
     }
 
-    /// After a change of the schema: what was owned piece by piece and is one value now is owned as that value.
+    /// Adapts the set to a changed schema: members below a value that is merged as a whole now become that value.
     pub(crate) fn reconcile(&mut self, ty: &TypeRef) {
         let atom = ty.atom();
         for node in &mut self.nodes {
             let child = match (&node.element, &atom.map, &atom.list) {
-                // A map of unknown fields was never atomic.
+                // A map of undeclared fields was never atomic.
                 (_, Some(map), _) if map.is_deduced() => return,
                 (Element::Field(name), Some(map), _) => map.field(name),
                 (_, Some(map), _) => &map.element,
@@ -240,7 +240,7 @@ impl Set {
         }
     }
 
-    /// Each member: those of one level, then what is below them.
+    /// All members: those of a level, then those below them.
     pub fn paths(&self) -> Vec<Path> {
         fn walk(set: &Set, prefix: &mut Vec<Element>, paths: &mut Vec<Path>) {
             for node in set.nodes.iter().filter(|node| node.member) {

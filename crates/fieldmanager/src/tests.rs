@@ -1,4 +1,4 @@
-//! What holds over all values, and the course of typical writes.
+//! Laws for all values, and examples of typical writes.
 
 mod laws;
 mod writes;

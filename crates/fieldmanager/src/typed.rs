@@ -1,4 +1,4 @@
-//! Values and their types: whether they fit, and which fields a value mentions.
+//! Values and their types: validation, and the fields that a value mentions.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -11,15 +11,15 @@ use crate::{
     value::{printed, shown},
 };
 
-/// Whether items of sets and keyed lists may be there twice. Objects that were stored before their schema said so may
-/// have such items; configurations may not.
+/// Whether sets and keyed lists may have duplicate items. Objects that were stored with an older schema may have them;
+/// configurations may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duplicates {
     Allowed,
     Refused,
 }
 
-/// Where a value doesn't fit its type.
+/// A position where a value doesn't fit its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Mismatches(Vec<Mismatch>);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Mismatch {
 
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As many as anyone reads, so that an answer doesn't grow with what was sent.
+        // More would not help a reader, and the answer would grow with the request.
         const MOST: usize = 64;
         match &self.0[..] {
             [one] => one.fmt(f),
@@ -54,7 +54,7 @@ impl fmt::Display for Mismatches {
     }
 }
 
-/// Whether a value fits its type.
+/// Checks that a value fits its type.
 pub fn validate(value: &Value, ty: &Type, duplicates: Duplicates) -> Result<(), Mismatches> {
     let mut mismatches = Vec::new();
     check(value, ty.root(), duplicates, &mut mismatches);
@@ -65,7 +65,7 @@ pub fn validate(value: &Value, ty: &Type, duplicates: Duplicates) -> Result<(), 
     }
 }
 
-/// What is found below gets the step down put before its path.
+/// Puts the step before the paths of the mismatches below it.
 fn within(step: impl fmt::Display, from: usize, mismatches: &mut [Mismatch]) {
     for mismatch in &mut mismatches[from..] {
         mismatch.path.insert_str(0, &step.to_string());
@@ -74,7 +74,7 @@ fn within(step: impl fmt::Display, from: usize, mismatches: &mut [Mismatch]) {
 
 fn check(value: &Value, ty: &TypeRef, duplicates: Duplicates, out: &mut Vec<Mismatch>) {
     if matches!(ty, TypeRef::Untyped | TypeRef::Deduced) {
-        // Anything, at any depth.
+        // Any value is allowed, at any depth.
         return;
     }
     let mut wrong = |message: String| {
@@ -129,7 +129,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// As Go's `%#v` prints it.
+/// The format of Go's `%#v`.
 fn go_syntax(value: &Value) -> String {
     let list = |parts: Vec<String>| format!("{}{{{}}}", go_type(value), parts.join(", "));
     match value {
@@ -195,7 +195,7 @@ fn check_items(items: &[Value], list: &List, duplicates: Duplicates, out: &mut V
     }
 }
 
-/// What tells an item of a set or a keyed list from the others.
+/// The element that identifies an item of a set or a keyed list.
 pub(crate) fn item_element(list: &List, item: &Value) -> Result<Element, String> {
     let text = |text: &str| Err(text.to_owned());
     match (&list.kind, item) {
@@ -227,12 +227,12 @@ pub(crate) fn item_element(list: &List, item: &Value) -> Result<Element, String>
     }
 }
 
-/// Every field and item that a value mentions. The value fits its type.
+/// All fields and items that a value mentions. The value must fit its type.
 pub fn to_set(value: &Value, ty: &Type) -> Set {
     mentioned(value, ty.root()).1
 }
 
-/// Whether the value itself is a member, and what is below it.
+/// Whether the value itself is a member, and the members below it.
 fn mentioned(value: &Value, ty: &TypeRef) -> (bool, Set) {
     match (ty.atom().form(Some(value)), value) {
         (Some(Form::Scalar(_)), _) => (true, Set::new()),
@@ -255,7 +255,7 @@ fn mentioned(value: &Value, ty: &TypeRef) -> (bool, Set) {
     }
 }
 
-/// Of an item that is there twice only the item is a member: nothing says whose fields are meant.
+/// For a duplicate item, only the item itself is a member, because its fields are ambiguous.
 fn mentioned_items(items: &[Value], list: &List) -> Set {
     let elements: Vec<_> = items.iter().map(|item| item_element(list, item).ok()).collect();
     let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());

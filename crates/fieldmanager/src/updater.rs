@@ -1,4 +1,4 @@
-//! What a write does to the managers' sets, and what an apply removes.
+//! Changes of the managers' sets by a write, and removals by an apply.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,14 +16,14 @@ use crate::{
     value,
 };
 
-/// A field that another manager owns and an apply would change.
+/// A field of another manager that an apply would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub manager: Manager,
     pub path: Path,
 }
 
-/// At least one.
+/// One or more conflicts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Conflicts(pub Vec<Conflict>);
 
@@ -50,12 +50,12 @@ impl fmt::Display for Conflicts {
 pub(crate) struct Updater<'a> {
     pub ty: &'a Type,
     pub api_version: &'a str,
-    /// Fields that writes of this kind can't change, and what is below them: nobody comes to own them.
+    /// Fields that these writes can't change, with everything below them. A write gives them no owner.
     pub reset: &'a Set,
 }
 
 impl Updater<'_> {
-    /// Entries of versions that aren't served go; what became one value is owned as one.
+    /// Drops entries of versions that aren't served, and adapts the sets to the schema.
     fn reconcile(&self, managers: &mut Managers) {
         managers.0.retain(|_, owned| owned.api_version == self.api_version);
         managers
@@ -64,7 +64,7 @@ impl Updater<'_> {
             .for_each(|owned| owned.set.reconcile(self.ty.root()));
     }
 
-    /// Takes from all managers but `own` what the difference says that they don't own any more.
+    /// Removes the changed fields from all managers except `own`.
     fn disown(
         comparison: &Comparison,
         managers: &mut Managers,
@@ -96,7 +96,7 @@ impl Updater<'_> {
         Ok(())
     }
 
-    /// What a write that isn't an apply comes to own; the other managers lose it.
+    /// The fields that an update changes. Its manager becomes their only owner.
     pub fn update(&self, live: &Value, new: &Value, managers: &mut Managers) -> Set {
         self.reconcile(managers);
         let comparison = compare(live, new, self.ty).without(self.reset);
@@ -105,7 +105,7 @@ impl Updater<'_> {
         comparison.modified.union(&comparison.added)
     }
 
-    /// The object after an apply of `config`; none if it stays as it was.
+    /// The object after an apply of `config`. None: it is unchanged.
     pub fn apply(
         &self,
         live: &Value,
@@ -133,7 +133,7 @@ impl Updater<'_> {
         Ok((!value::equal(live, &new)).then_some(new))
     }
 
-    /// Removes what the manager applied last time, doesn't apply now, and nobody else owns.
+    /// Removes the fields that the manager applied last time and doesn't apply now, if they have no other owner.
     fn prune(&self, merged: &Value, managers: &Managers, last: &Set) -> Value {
         let named = |set: &Set| set.with_named_fields(self.ty.root());
         let mentioned = |value: &Value| named(&to_set(value, self.ty));
@@ -142,7 +142,7 @@ impl Updater<'_> {
         let without_last = mentioned(&remove(merged, &last, self.ty));
         let owned = managers.0.values().fold(Set::new(), |all, owned| all.union(&owned.set));
         let kept = remove(merged, &all.difference(&without_last.union(&named(&owned))), self.ty);
-        // What only went because it lay below something that went was never this manager's.
+        // A field that is only gone because its parent is gone was never owned by this manager.
         remove(merged, &all.difference(&mentioned(&kept)).intersection(&last), self.ty)
     }
 }

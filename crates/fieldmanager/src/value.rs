@@ -1,5 +1,5 @@
-//! JSON values as Kubernetes orders, compares and prints them. Whole and fractional numbers are told apart by how they
-//! were written, and are equal where their values are.
+//! JSON values as Kubernetes orders, compares and prints them. The written form distinguishes whole and fractional
+//! numbers, and numbers with the same value are equal.
 
 use std::cmp::Ordering;
 
@@ -59,7 +59,7 @@ pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// About how many bytes a value takes.
+/// Approximate size of a value, in bytes.
 pub(crate) fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -68,7 +68,7 @@ pub(crate) fn size(value: &Value) -> usize {
     }
 }
 
-/// For people, in a path.
+/// The text of a value in a path, for people.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
@@ -78,7 +78,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// As Go's `%v` prints it.
+/// The format of Go's `%v`.
 pub(crate) fn printed(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -92,13 +92,13 @@ pub(crate) fn printed(value: &Value) -> String {
     }
 }
 
-/// JSON as Go's encoder writes it: safe inside of HTML.
+/// JSON in the format of Go's encoder, which is safe in HTML.
 pub(crate) fn to_go_json(value: &Value) -> String {
     let text = value.to_string();
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return text;
     }
-    // Outside of strings JSON has none of these.
+    // JSON has these characters only in strings.
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {

@@ -6,6 +6,7 @@
 
 mod action;
 mod candidate;
+mod held;
 mod suspension;
 
 use farwater_api::protocol::Ceiling;
@@ -15,6 +16,7 @@ use crate::{placement::Denied, windows::Closed};
 
 pub use action::{EntryInputs, resolve_action};
 pub use candidate::{Candidate, Part, Trouble};
+pub use held::held_version;
 pub use suspension::{describe_suspension, is_suspended, suspension_end};
 
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,9 @@ pub struct Decided {
     /// As in [`Deployment::turn`].
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub turn: u64,
+    /// Revision that is held back, as [`held_version`] decides. None: nothing is held back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 /// Decides whether a candidate becomes the assignment. Missing or broken inputs never remove an assignment.
@@ -443,7 +448,8 @@ mod tests {
                 why: Why::Current,
                 suspended: None,
                 sourceless: false,
-                turn: 0
+                turn: 0,
+                held: None
             }
         );
         let closed = Closed {
@@ -464,6 +470,7 @@ mod tests {
                 suspended: Some(true),
                 sourceless: true,
                 turn: 2,
+                held: Some("main@sha1:2".to_owned()),
             };
             let text = serde_json::to_string(&decided).unwrap();
             assert_eq!(read(&text), decided);

@@ -18,6 +18,7 @@ use crate::{
     assignment::{Candidate, Part},
     conditions::{cut, whole_seconds},
     summary,
+    words::signed,
 };
 pub use choose::{Refusal, choose};
 
@@ -77,13 +78,15 @@ pub struct Stated<'a> {
     pub changed_by: Option<&'a str>,
     /// Number of its set's rollout. 0: it has no set.
     pub rollout: u64,
+    /// Its set is pinned, or the rollout of its set goes back.
+    pub goes_back: bool,
 }
 
 impl Version {
     /// The version that follows `last`.
     pub fn new(last: Option<&Self>, candidate: &Candidate, stated: Stated<'_>, now: Timestamp) -> Self {
         let pin = stated.pin.filter(|pin| pin.bundle == candidate.bundle);
-        let cause = find_cause(pin, last, candidate);
+        let cause = find_cause((pin, stated.goes_back), last, candidate);
         let by = find_author(cause, last, candidate, stated);
 
         let told = HistoryEntry {
@@ -142,7 +145,7 @@ impl Version {
             return Handed::Noted(Box::new(next));
         }
 
-        let is_healthy = |version: &Self| version.told.result == VersionResult::Healthy;
+        let is_healthy = |version: &Self| version.told.result.is_good();
         let is_same = |other: &&Self| other.told.bundle == self.told.bundle && other.told.number != self.told.number;
         let is_only_good = is_healthy(self) && !others.iter().filter(is_same).any(is_healthy);
         if self.told.cause != Cause::Parameters || is_only_good {
@@ -166,7 +169,7 @@ impl Version {
 
     /// Number of the last healthy version up to this one.
     fn good(&self) -> u64 {
-        if self.told.result == VersionResult::Healthy {
+        if self.told.result.is_good() {
             self.told.number
         } else {
             self.good_before
@@ -197,7 +200,10 @@ impl Version {
         let Some((result, message)) = judge_report(report, tests) else {
             return false;
         };
-        if result == self.told.result || self.told.result == VersionResult::Healthy {
+        let is_same_prune = result != VersionResult::PruneHeld || cut(&message, MAX_MESSAGE_BYTES) == self.told.message;
+        let is_known = result == self.told.result && is_same_prune;
+        // A version that was healthy stays so. A prune may be held for a while.
+        if is_known || (self.told.result.is_good() && !result.is_good()) {
             return false;
         }
         self.settle(result, &message, now);
@@ -223,10 +229,11 @@ impl Version {
     }
 }
 
-fn find_cause(pin: Option<&Pin>, last: Option<&Version>, candidate: &Candidate) -> Cause {
+fn find_cause((pin, goes_back): (Option<&Pin>, bool), last: Option<&Version>, candidate: &Candidate) -> Cause {
     match (pin, last) {
         (Some(_), _) => Cause::Pinned,
         (None, None) => Cause::Created,
+        (None, Some(_)) if goes_back => Cause::RolledBack,
         (None, Some(last)) if last.told.cause == Cause::Pinned => Cause::Unpinned,
         (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
         (None, Some(_)) => Cause::Commit,
@@ -244,7 +251,7 @@ fn find_author<'a>(cause: Cause, last: Option<&Version>, candidate: &Candidate, 
         Cause::Pinned => stated.pinned_by,
         Cause::Created | Cause::Unpinned => stated.changed_by,
         Cause::Spec if is_restated => stated.changed_by,
-        Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
+        Cause::Spec | Cause::Commit | Cause::Parameters | Cause::RolledBack | Cause::Unknown => None,
     }
 }
 
@@ -262,10 +269,29 @@ pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Opt
                 VersionResult::Applied,
                 format!("test {test} was not run: its agent runs no tests"),
             )),
-            None => Some((VersionResult::Healthy, String::new())),
+            None => Some(match &report.held_prune {
+                Some(held) => (VersionResult::PruneHeld, summary::describe_held(held)),
+                None => (VersionResult::Healthy, String::new()),
+            }),
         },
         Outcome::Applying | Outcome::Superseded | Outcome::Removed | Outcome::Unknown => None,
     }
+}
+
+/// How the newest version of a history came back: ` again, rolled back from main@sha1:def by ann: def crashes`. None: it
+/// is no rollback, or it was applied before.
+pub fn describe_return(history: &[HistoryEntry]) -> Option<String> {
+    let newest = history.first().filter(|newest| newest.cause.is_return())?;
+    if newest.result == VersionResult::Applied || newest.result.is_good() {
+        return None;
+    }
+    let left = history.iter().find(|entry| entry.bundle != newest.bundle)?;
+    let by = match newest.cause {
+        Cause::RolledBack => Some("the rollout of its set"),
+        _ => newest.by.as_deref(),
+    };
+    let signed = signed(by, newest.reason.as_deref());
+    Some(format!(" again, rolled back from {}{signed}", left.revision))
 }
 
 /// The version of a set's service at the end of a rollout, from a history with the newest first. A version that a
@@ -278,7 +304,10 @@ pub fn version_at(history: &[Version], rollout: u64) -> Option<&Version> {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::objects::{Health, ObjectRef, ObjectReport, SyncState};
+    use farwater_api::{
+        objects::{Health, ObjectRef, ObjectReport, SyncState},
+        service_deployment::HeldPrune,
+    };
 
     use super::*;
 
@@ -300,7 +329,7 @@ mod tests {
             pinned_by: Some(by),
             changed_by: Some(by),
             source_name: "infra",
-            rollout: 0,
+            ..Stated::default()
         }
     }
 
@@ -342,8 +371,6 @@ mod tests {
             objects: vec![object],
         }
     }
-
-    /// A history, newest first, of `(bundle, healthy, pinned)`.
 
     #[test]
     fn a_version_says_why_it_was_assigned() {
@@ -402,6 +429,66 @@ mod tests {
         // A pin that is not in effect yet is not the cause of a version in between.
         let meanwhile = Version::new(Some(&first), &candidate("2", "b"), pinned(&pin, "ann"), at(8));
         assert_eq!((meanwhile.told.cause, meanwhile.told.by), (Cause::Commit, None));
+    }
+
+    #[test]
+    fn a_rollback_says_what_it_left_until_it_is_applied() {
+        let first = Version::new(None, &candidate("1", "a"), changed("maker"), at(1));
+        let second = Version::new(Some(&first), &candidate("2", "b"), changed("maker"), at(2));
+        let pin = Pin {
+            bundle: Digest::of("a"),
+            reason: Some("b crashes".to_owned()),
+        };
+        let check = |stated: Stated<'_>, expected: Option<&str>| {
+            let mut third = Version::new(Some(&second), &candidate("1", "a"), stated, at(3));
+            let told = |third: &Version| {
+                let history = [third, &second, &first].map(|version| version.told.clone());
+                describe_return(&history)
+            };
+            assert_eq!(told(&third).as_deref(), expected);
+            // Another spec of the same version is no rollback.
+            third.settle(VersionResult::Healthy, "", at(4));
+            assert_eq!(told(&third), None);
+        };
+        let by_ann = " again, rolled back from main@sha1:2 by ann: b crashes";
+        check(pinned(&pin, "ann"), Some(by_ann));
+        let of_set = Stated {
+            goes_back: true,
+            ..changed("maker")
+        };
+        let by_set = " again, rolled back from main@sha1:2 by the rollout of its set";
+        check(of_set, Some(by_set));
+        check(changed("maker"), None);
+    }
+
+    #[test]
+    fn a_version_with_a_held_prune_says_so_until_the_prune_is_done() {
+        let mut version = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
+        let mut said = report(Outcome::Applied, Health::Current);
+        said.held_prune = Some(HeldPrune {
+            digest: Digest::of("plan"),
+            reason: "nothing would be left".to_owned(),
+            count: 3,
+            objects: Vec::new(),
+            contents: Vec::new(),
+            until_applied: false,
+            earlier: Vec::new(),
+        });
+        assert!(version.note_report(&said, &[], at(2)) && !version.note_report(&said, &[], at(3)));
+        assert_eq!(
+            (version.told.result, version.told.message.as_str(), version.good()),
+            (
+                VersionResult::PruneHeld,
+                "3 objects wait to be pruned: nothing would be left",
+                1
+            )
+        );
+        said.held_prune = None;
+        assert!(version.note_report(&said, &[], at(4)));
+        assert_eq!(
+            (version.told.result, version.told.message.as_str()),
+            (VersionResult::Healthy, "")
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use farwater_api::{
     Digest,
     hooks::{HookPhase, HookState},
-    objects::ObjectRef,
+    objects::{Health, ObjectRef},
     protocol::Deployment,
 };
 use jiff::Timestamp;
@@ -401,15 +401,23 @@ pub fn judge(rules: &Rules, object: &Value) -> Progress {
     match (group, object["kind"].as_str().unwrap_or_default()) {
         ("batch", "Job") => judge_job(object, &mut progress),
         ("", "Pod") => judge_pod(object, &mut progress),
-        _ => match rules.evaluate(object) {
-            (farwater_api::objects::Health::Current, _) => progress.state = HookState::Succeeded,
-            (farwater_api::objects::Health::Failed, message) => {
-                (progress.state, progress.message) = (HookState::Failed, message);
-            }
-            (_, message) => progress.message = message,
-        },
+        _ => judge_other(rules, object, &mut progress),
     }
     progress
+}
+
+/// Other kinds have no time of start or end of their own. The agent notes when it saw the end.
+fn judge_other(rules: &Rules, object: &Value, progress: &mut Progress) {
+    progress.started = time(&object["metadata"]["creationTimestamp"]);
+    let (health, message) = rules.evaluate(object);
+    progress.state = match health {
+        Health::Current => HookState::Succeeded,
+        Health::Failed => HookState::Failed,
+        _ => HookState::Running,
+    };
+    if progress.state != HookState::Succeeded {
+        progress.message = message;
+    }
 }
 
 fn judge_job(job: &Value, progress: &mut Progress) {

@@ -287,6 +287,10 @@ fn a_hook_of_another_kind_has_ended_when_its_rule_says_so() {
     check(boat("Launching"), HookState::Running, "Launching");
     check(boat("Afloat"), HookState::Succeeded, "");
     check(boat("Sunk"), HookState::Failed, "Sunk");
+    let mut built = boat("Sunk");
+    built["metadata"] = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
+    let progress = judge(&rules, &built);
+    assert!(progress.started.is_some() && progress.ended.is_none());
     // The state is unknown, so the hook is waited for.
     let unseen = "health rule of the service can't judge it: failed: there is no \"status\"";
     check(

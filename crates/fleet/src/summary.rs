@@ -2,7 +2,6 @@
 
 use farwater_api::{
     Digest, ServiceDeploymentStatus,
-    deletion::Deletion,
     hooks::{HookPhase, HookReport, HookState},
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
@@ -12,8 +11,9 @@ use farwater_api::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use deletion::{shorten_deletion, sign_deletion};
 use news::is_applied_already;
-pub use news::{News, news, set_news, source_news};
+pub use news::{News, newly_applied, news, set_news, source_news};
 
 use crate::{
     assignment::{Candidate, Why},
@@ -22,6 +22,8 @@ use crate::{
     words::{counted, verb},
 };
 
+mod deletion;
+mod held;
 mod news;
 
 /// Most bytes of a status, because a million services are listed and watched with theirs.
@@ -33,6 +35,8 @@ pub const HOOK_FAILED: &str = "HookFailed";
 pub const TEST_FAILED: &str = "TestFailed";
 /// Condition of a service whose newer version or spec waits because no change may begin.
 pub const FROZEN: &str = "Frozen";
+/// Condition of a member whose newer version or spec waits for the rollout of its set.
+pub const ROLLOUT_HELD: &str = "RolloutHeld";
 /// Begins the message of a service whose removal waits for something.
 pub const REMOVAL_HELD: &str = "removal is held";
 /// Reason of a prune that waits because all deletions of the fleet are stopped.
@@ -65,9 +69,11 @@ pub struct Inputs<'a> {
     /// Whether all deletions of the fleet are stopped.
     pub frozen: bool,
     pub assigned: Option<&'a Candidate>,
-    /// The candidate from its source.
-    pub candidate: Option<&'a Candidate>,
+    /// Revision that is held back, as [`held_version`](crate::assignment::held_version) decides.
+    pub held: Option<&'a str>,
     pub pin: Option<&'a Pin>,
+    /// Revision of the version that it is pinned to. None: it has no pin, or its history lacks the version.
+    pub pinned: Option<&'a str>,
     pub why: &'a Why,
     /// The action of its entry in the cluster's present desired state.
     pub action: &'a Action,
@@ -96,7 +102,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
             .assigned
             .map(|assigned| assigned.configuration.clone())
             .unwrap_or_default(),
-        held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
+        held_revision: inputs.held.map(str::to_owned),
         changed_by: inputs.previous.changed_by.clone(),
         pinned_by: inputs.previous.pinned_by.clone(),
         suspended_by: inputs.previous.suspended_by.clone(),
@@ -118,7 +124,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         last_deletion: inputs
             .report
             .and_then(|report| report.deletion.clone())
-            .map(|one| sign_deletion(&inputs, one)),
+            .and_then(|deletion| sign_deletion(&inputs, deletion)),
         last_applied_time: inputs.previous.last_applied_time.clone(),
         assigned_entry: matches!(inputs.action, Action::Apply(_)).then_some(inputs.entry),
         applied_entry: inputs.previous.applied_entry,
@@ -142,8 +148,7 @@ fn collect_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
     }
     verdicts.extend(report.and_then(drift_verdict));
-    verdicts.extend(pin_verdict(inputs));
-    verdicts.extend(frozen_verdict(inputs));
+    verdicts.extend(held::verdicts(inputs));
     if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
         verdicts.push(Verdict::new(
             "SecretsStale",
@@ -197,30 +202,6 @@ fn failed_since(inputs: &Inputs<'_>, status: &ServiceDeploymentStatus) -> Option
     }
 }
 
-/// The deletion with the name of its approver. The approval is removed later, so the name is kept with the deletion.
-fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
-    let known = inputs.previous.last_deletion.as_ref();
-    let known = known.filter(|known| (known.digest, known.time) == (deletion.digest, deletion.time));
-    let approved = match inputs.action {
-        Action::Apply(deployment) => deployment.approved_prune,
-        Action::Remove { approved_prune, .. } => *approved_prune,
-        Action::Hold { .. } | Action::Unreadable(_) => None,
-    };
-    let is_its = |plan: Digest| plan == deletion.digest || Some(plan) == deletion.approved_plan;
-    let approver = inputs
-        .previous
-        .approved_by
-        .as_ref()
-        .filter(|_| approved.is_some_and(is_its));
-    let approved_by = known
-        .and_then(|known| known.approved_by.clone())
-        .or_else(|| approver.cloned());
-    Deletion {
-        approved_by,
-        ..deletion
-    }
-}
-
 /// Objects that others changed and that are left so, as the service or the object asks.
 fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     let drifted: Vec<&ObjectReport> = report.objects.iter().filter(|o| o.sync == SyncState::Drifted).collect();
@@ -239,52 +220,6 @@ fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     Some(Verdict::new("Drifted", Some(true), "ChangedByOthers", message))
 }
 
-/// The source's candidate, if the service is not to run it now.
-fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
-    let is_held = inputs.pin.is_some()
-        || matches!(
-            inputs.why,
-            Why::Suspended | Why::Waiting(_) | Why::Rollout | Why::Frozen(_)
-        );
-    let news = |candidate: &&Candidate| {
-        inputs
-            .assigned
-            .is_none_or(|assigned| !assigned.is_same_content(candidate))
-    };
-    inputs.candidate.filter(|_| is_held).filter(news)
-}
-
-/// A condition in addition to `Ready`: a pinned service may be healthy.
-fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
-    let pin = inputs.pin.filter(|_| !inputs.deleting)?;
-    let (assigned, by) = (
-        inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle),
-        &inputs.previous.pinned_by,
-    );
-    let what = assigned.map_or_else(|| pin.bundle.to_string(), |assigned| assigned.revision.clone());
-    let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-    let reason = pin
-        .reason
-        .as_ref()
-        .map(|reason| format!(" ({reason})"))
-        .unwrap_or_default();
-    let held = held_candidate(inputs)
-        .map(|held| format!("; {} is held back", held.revision))
-        .unwrap_or_default();
-    Some(Verdict::new(
-        "Pinned",
-        Some(true),
-        "Pinned",
-        format!("pinned to {what}{by}{reason}{held}"),
-    ))
-}
-
-/// A condition in addition to `Ready`: the version that it runs may be healthy.
-fn frozen_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
-    let Why::Frozen(closed) = inputs.why else { return None };
-    (!inputs.deleting).then(|| Verdict::new(FROZEN, Some(true), "WindowClosed", closed.to_string()))
-}
-
 fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
     if inputs.deleting {
         return Verdict::reconciling("Removing", removal_message(inputs, report));
@@ -293,9 +228,7 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return trouble_verdicts(inputs, trouble);
     }
     if let Why::Waiting(reasons) = inputs.why {
-        let newer = inputs
-            .candidate
-            .map_or("the newer version", |candidate| &candidate.revision);
+        let newer = inputs.held.unwrap_or("the newer version");
         let kept = inputs.assigned.map_or_else(String::new, |assigned| {
             format!("; {} stays assigned", assigned.revision)
         });
@@ -464,12 +397,17 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
         );
         return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
     }
-    let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
+    let pinned = if held::is_pin_assigned(inputs) {
+        " and pinned"
+    } else {
+        ""
+    };
     let (all, are) = (counted(counts.total, "object"), verb(&counts.total, "is", "are"));
     Verdict::ready("Applied", format!("applied {revision}{pinned}; {all} {are} healthy"))
 }
 
-fn describe_held(held: &HeldPrune) -> String {
+/// `4 objects wait to be pruned: nothing would be left`
+pub(crate) fn describe_held(held: &HeldPrune) -> String {
     let (all, wait) = (counted(held.count, "object"), verb(&held.count, "waits", "wait"));
     format!("{all} {wait} to be pruned: {}", held.reason)
 }
@@ -554,15 +492,6 @@ fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
         message: cut(&report.message, MAX_UNHEALTHY_MESSAGE_BYTES),
     };
     failed.chain(progressing).take(MAX_UNHEALTHY).map(cut_one).collect()
-}
-
-/// Drops one example. False: none is left.
-fn shorten_deletion(deletion: &mut Deletion) -> bool {
-    deletion.objects.pop().is_some()
-        || deletion
-            .undone
-            .as_mut()
-            .is_some_and(|undone| undone.failures.pop().is_some())
 }
 
 /// Drops examples until the status fits. Counts and conditions stay.

@@ -1,9 +1,9 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
 //! The chain is source → bundle → parameters → dependencies → placement → cluster → agent → hooks → objects → health →
-//! prune → window → rollout. Links are judged in this order, and the first one that is not in order is the answer: the
-//! state of later links is a consequence of it, or outdated. Sets, clusters and sources have explanations of their own
-//! in the same words.
+//! prune → window → rollout. Links are judged in this order, and the first broken one is the answer: the state of later
+//! links is a consequence of it, or outdated. Sets, clusters and sources have explanations of their own in the same
+//! words.
 //!
 //! A next step never names a command with no information: `objects` is not suggested for a service without objects.
 
@@ -65,7 +65,7 @@ pub struct Turn<'a> {
 /// Explains the first broken link, or that there is none.
 pub fn explain(evidence: &Evidence<'_>) -> Finding {
     let mut finding = judge(evidence);
-    // A pin breaks nothing, but may be the reason why nothing changes.
+    // A pin breaks nothing, but may be the reason why the version stays the same.
     if let Some(pin) = describe_pin(evidence.service) {
         finding.evidence.insert(0, pin);
         finding.evidence.truncate(MAX_EVIDENCE);
@@ -116,7 +116,7 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         };
         return Some(
             finding
-                .because("the service is being deleted, which the agent has to confirm")
+                .because("the service is being deleted, and the agent has to confirm that")
                 .because(exit),
         );
     }
@@ -146,14 +146,18 @@ fn describe_object(service: &ServiceDeployment) -> NextStep {
     NextStep::Kubectl(format!("describe servicedeployments.{GROUP} {}", flags(service)))
 }
 
-/// The pin in the hub's words, or as the spec states it while there are none.
+/// The pin as the hub's condition describes it. Before the hub has seen the pin, only the spec describes it.
 fn describe_pin(service: &ServiceDeployment) -> Option<String> {
-    let pin = service.spec.pin.as_ref()?;
-    let told = service
-        .status
-        .as_ref()
-        .and_then(|status| find(&status.conditions, "Pinned"));
-    Some(told.map_or_else(|| format!("pinned to {}", pin.bundle), sentence))
+    let (pin, status) = (service.spec.pin.as_ref()?, service.status.as_ref());
+    if let Some(pinned) = status.and_then(|status| find(&status.conditions, "Pinned")) {
+        return Some(sentence(pinned));
+    }
+    let assigned = status.filter(|status| status.bundle_digest == Some(pin.bundle));
+    let revision = assigned.and_then(|status| status.assigned_revision.clone());
+    Some(format!(
+        "pinned to {}",
+        revision.unwrap_or_else(|| pin.bundle.to_string())
+    ))
 }
 
 fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -214,17 +218,18 @@ fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
     holding(&service.status.as_ref()?.conditions, FROZEN)
 }
 
-/// Everything that the service runs is in order, but a newer version waits until changes may begin.
+/// Everything that the service runs is in order, but another version or spec waits until changes may begin.
 fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let told = sentence(frozen(service)?);
-    let is_new = service
-        .status
-        .as_ref()
-        .is_some_and(|status| status.assigned_revision.is_none());
-    let told = match is_new {
-        true => format!("nothing is here yet: {told}"),
-        false => format!("what runs is healthy, and something newer is not here yet: {told}"),
+    let status = service.status.as_ref();
+    let told = match status.and_then(|status| status.assigned_revision.as_ref()) {
+        None => format!("the first version waits: {told}"),
+        Some(_) => {
+            let held = status.and_then(|status| status.held_revision.as_deref());
+            let held = held.unwrap_or("another spec");
+            format!("the running version is healthy, and {held} waits: {told}")
+        }
     };
     let exit = "overrides the freeze for a day; the reason is recorded";
     // For a member of a set, the rollout decides what begins.
@@ -241,7 +246,7 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
     )
 }
 
-/// Everything that the service runs is in order, but its set asks for a newer version.
+/// Everything that the service runs is in order, but its set wants a newer version.
 fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
     let Turn { set, rollout, member } = evidence.rollout?;
     // An older hub reports progress in words only.
@@ -249,10 +254,12 @@ fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
     let what = match progress {
         Progress::Done => return None,
         _ if rollout.phase == RolloutPhase::Complete => return None,
-        Progress::Progressing | Progress::Soaking => "what runs is healthy, and is not through with its rollout yet",
-        Progress::Failed => "what runs is healthy, and its rollout has stopped here",
-        Progress::Waiting | Progress::Deferred => "what runs is healthy, and a newer version is not here yet",
-        Progress::Still => "what runs is healthy, and a newer version does not come here",
+        Progress::Progressing | Progress::Soaking => {
+            "the running version is healthy, but has not completed its rollout"
+        }
+        Progress::Failed => "the running version is healthy, and the rollout stopped at this cluster",
+        Progress::Waiting | Progress::Deferred => "the running version is healthy, and a newer version waits",
+        Progress::Still => "the running version is healthy, and a newer version is not released to it",
     };
     let step = if member.step.is_empty() {
         String::new()
@@ -299,7 +306,7 @@ fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
     judge_one_cluster(cluster, &reference.name, evidence.now)
 }
 
-/// None: the agent of the cluster is heard.
+/// None: the hub hears the agent of the cluster.
 fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Finding> {
     let status = cluster.status.clone().unwrap_or_default();
     let ready = find(&status.conditions, "Ready");
@@ -316,7 +323,7 @@ fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Fi
         (_, Some(age)) => Some(
             Finding::broken(
                 Link::Cluster,
-                format!("nothing was heard from the cluster {name} for {age}"),
+                format!("the hub has not heard from the cluster {name} for {age}"),
             )
             .condition(&of, ready)
             .because("workloads there keep running as last reported")
@@ -328,8 +335,8 @@ fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Fi
     }
 }
 
-/// Whether the agent has reported on the assigned version at all. An older report on the objects says nothing about
-/// now.
+/// Whether the agent has reported on the assigned version at all. An older report does not describe the present
+/// objects.
 fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
@@ -351,7 +358,7 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     if ready.is_some_and(|c| c.status == "True") {
         return None;
     }
-    let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
+    let text = ready.map_or_else(|| "the hub knows nothing of its health yet".to_owned(), sentence);
     let stalled = holding(&status.conditions, "Stalled").is_some();
     let standing = if stalled {
         Standing::Broken
@@ -361,7 +368,7 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     let is_empty = evidence.objects.found().is_none_or(<[ObjectReport]>::is_empty);
     let link = match (status.applied_revision == status.assigned_revision, is_empty) {
         (true, _) => Link::Health,
-        // There are no objects to look at, so the files are the cause.
+        // The report has no objects, so the files are the cause.
         (false, true) if stalled => Link::Bundle,
         (false, _) => Link::Objects,
     };
@@ -404,9 +411,9 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     for (held, what) in [
         (
             evidence.cluster.found().is_some_and(|c| c.spec.suspend),
-            "the cluster is suspended: changes are held",
+            "the cluster is suspended: its agent holds changes",
         ),
-        (suspended, "a source is suspended: nothing of it is fetched"),
+        (suspended, "a source is suspended: the hub does not fetch it"),
     ] {
         if held {
             finding = finding.because(what);
@@ -427,7 +434,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         ),
     ] {
         if hidden {
-            finding = finding.because(format!("{what}: it was not judged"));
+            finding = finding.because(format!("{what}, so it is left out of this answer"));
         }
     }
 

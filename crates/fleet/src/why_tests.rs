@@ -239,7 +239,7 @@ fn a_source_without_its_secret_is_told_how_to_get_one() {
     world.source["status"] = json!({"staleSince": "2026-01-01T11:59:00Z",
         "conditions": [condition("Ready", "False", "SecretNotFound", "Secret gitcred does not exist; nothing was fetched yet")]});
     let finding = judge(&world);
-    let told = format!("{URL} can't be fetched for 60s: Secret gitcred does not exist; nothing was ever fetched");
+    let told = format!("{URL} can't be fetched for 60s: Secret gitcred does not exist; no revision was ever fetched");
     assert_eq!(finding.sentence, told);
     let create = "create secret generic gitcred -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
     assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
@@ -347,6 +347,31 @@ fn what_a_service_is_kept_from_is_told_and_what_is_ill_with_what_it_has_is_not()
     check(
         &frozen,
         Some("main@sha1:c is held back: ChangeWindow ops/holidays lets no change begin"),
+    );
+    // A pin that is not assigned yet is held by the window, and does not hold another version.
+    let pinned = |service: &mut Value, assigned: &str| {
+        frozen(service);
+        service["spec"]["pin"] = json!({"bundle": farwater_api::Digest::of("c")});
+        service["status"]["bundleDigest"] = json!(farwater_api::Digest::of(assigned));
+        let told = condition("Pinned", "True", "Pinned", "pinned to main@sha1:c by ann");
+        service["status"]["conditions"].as_array_mut().unwrap().push(told);
+    };
+    check(
+        &|service| pinned(service, "b"),
+        Some("main@sha1:c is held back: ChangeWindow ops/holidays lets no change begin"),
+    );
+    check(
+        &|service| pinned(service, "c"),
+        Some("main@sha1:c is held back: pinned to main@sha1:c by ann"),
+    );
+    let waits = "main@sha1:c waits for the rollout of its set";
+    check(
+        &|service| {
+            service["status"]["heldRevision"] = json!("main@sha1:c");
+            let held = condition("RolloutHeld", "True", "NotReleased", waits);
+            service["status"]["conditions"].as_array_mut().unwrap().push(held);
+        },
+        Some(&format!("main@sha1:c is not assigned yet: {waits}")),
     );
 }
 
@@ -519,7 +544,7 @@ fn a_closure_error_is_the_bundles() {
     broken(
         |w| w.service["status"]["conditions"] = stalled("BundleFailed", message),
         Link::Bundle,
-        "no bundle of \"apps/web\" can be made: main@sha1:b: apps/web/kustomization.yaml:3: ../../.. leaves the repository",
+        "the bundle of \"apps/web\" can't be built: main@sha1:b: apps/web/kustomization.yaml:3: ../../.. leaves the repository",
     );
 }
 
@@ -585,6 +610,12 @@ fn a_pinned_service_is_well_without_its_source_and_says_that_it_is_pinned() {
         (finding.link, finding.evidence[0].as_str()),
         (Some(Link::Health), pinned)
     );
+
+    // Before the hub has described the pin, the assigned version gives it a name.
+    let mut world = self::world();
+    world.service["spec"]["pin"] = json!({"bundle": farwater_api::Digest::of("b")});
+    world.service["status"]["bundleDigest"] = json!(farwater_api::Digest::of("b"));
+    assert_eq!(judge(&world).evidence[0], "pinned to main@sha1:b");
 }
 
 #[test]
@@ -655,7 +686,11 @@ fn a_silent_cluster_hides_what_its_objects_said() {
             "conditions": [condition("Ready", "False", "Silent", "")]});
         w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     };
-    broken(breaks, Link::Cluster, "nothing was heard from the cluster east for 7m");
+    broken(
+        breaks,
+        Link::Cluster,
+        "the hub has not heard from the cluster east for 7m",
+    );
 }
 
 #[test]
@@ -812,7 +847,7 @@ fn what_may_not_be_read_is_not_taken_for_missing() {
     assert!(
         finding
             .evidence
-            .contains(&"you may not read the cluster: it was not judged".to_owned())
+            .contains(&"you may not read the cluster, so it is left out of this answer".to_owned())
     );
 }
 
@@ -835,7 +870,11 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
         w.cluster["status"]["conditions"] = json!([condition("Ready", "Unknown", "Silent", "")]);
         w.cluster["status"]["lastHeardTime"] = json!("2026-01-01T10:00:00Z");
     };
-    broken(silent, Link::Cluster, "nothing was heard from the cluster east for 2h");
+    broken(
+        silent,
+        Link::Cluster,
+        "the hub has not heard from the cluster east for 2h",
+    );
     let mut world = world();
     silent(&mut world);
     world.service["spec"]["deletionPolicy"] = json!("Delete");
@@ -906,7 +945,7 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
             )
         },
         Link::Rollout,
-        "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+        "the running version is healthy, and a newer version waits: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          waits for step canary: team-a/west is not done",
     );
     broken(
@@ -918,20 +957,20 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
             )
         },
         Link::Rollout,
-        "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
+        "the running version is healthy, and a newer version waits: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
          the rollout is halted, since team-a/west failed",
     );
     // The service has the newer version already, or a person keeps it from it.
     progressing(
         |world| world.rollout = turn("Progressing", "Soaking", "is healthy and soaks"),
         Link::Rollout,
-        "what runs is healthy, and is not through with its rollout yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+        "the running version is healthy, but has not completed its rollout: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          is healthy and soaks",
     );
     progressing(
         |world| world.rollout = turn("Progressing", "Still", "is skipped"),
         Link::Rollout,
-        "what runs is healthy, and a newer version does not come here: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+        "the running version is healthy, and a newer version is not released to it: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          is skipped",
     );
     // A problem of the running version comes first.
@@ -959,7 +998,7 @@ fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
     progressing(
         freeze,
         Link::Window,
-        &format!("what runs is healthy, and something newer is not here yet: {told}"),
+        &format!("the running version is healthy, and main@sha1:c waits: {told}"),
     );
     let next = |breaks: &dyn Fn(&mut World)| {
         let mut world = world();
@@ -1000,6 +1039,6 @@ fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
                 .remove("assignedRevision");
         },
         Link::Window,
-        &format!("nothing is here yet: {told}"),
+        &format!("the first version waits: {told}"),
     );
 }

@@ -93,7 +93,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check("backends: [", "parse the configuration");
-        check("backends: [{name: a}]", "it is of 0 kinds");
+        check("backends: [{name: a}]", "it has 0 kinds");
         check(
             "backends: [{name: a, files: {folder: relative}}]",
             "backend a: folder relative is not absolute",

@@ -127,6 +127,8 @@ pub struct ServiceFacts {
     /// The candidate of its sources.
     pub candidate: Option<Candidate>,
     pub why: Why,
+    /// Revision that is held back. None: nothing is held back.
+    pub held: Option<String>,
     /// As in [`Deployment::turn`](farwater_api::protocol::Deployment::turn).
     turn: u64,
     /// Whether its own suspension counts.
@@ -190,6 +192,7 @@ impl ServiceFacts {
             service,
             candidate: candidate(&row.candidate)?,
             why: decided.why,
+            held: decided.held,
             turn: decided.turn,
             suspended,
             dependents: Vec::new(),

@@ -1,4 +1,4 @@
-//! The interface of every place that holds values of secrets.
+//! The interface of all backends.
 
 use std::{fmt, time::Duration};
 
@@ -6,22 +6,23 @@ use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-/// Values that one reference may have.
+/// Maximum number of values of one reference.
 pub const MAX_VALUES: usize = 256;
-/// Names and values of one reference together: as much as a service's Secrets may have on their way.
+/// Maximum size of the names and values of one reference, in bytes: the limit of a service's Secrets on the way to its
+/// agent.
 pub const MAX_VALUES_BYTES: usize = 384 << 10;
 
-/// What is read, at a backend that is chosen already.
+/// A place in a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// Of the object that names it: what this namespace may read decides the hub's configuration.
+    /// Namespace of the object that names the reference. The hub's configuration says what the namespace may read.
     pub namespace: String,
-    /// Where: a folder, a secret of Vault with its mount, what a program understands.
+    /// A folder, a secret of Vault with its mount, or a text for a program.
     pub path: String,
 }
 
 impl Reference {
-    /// The same for the same reference to the same backend, and short.
+    /// Short id of the reference in this backend.
     pub fn id(&self, backend: &str) -> String {
         let mut hash = Sha256::new();
         for part in [backend, &self.namespace, &self.path] {
@@ -32,7 +33,7 @@ impl Reference {
     }
 }
 
-/// Bytes that nobody prints, and that are wiped when they are dropped.
+/// Bytes that are never printed, and are wiped when they are dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes(Zeroizing<Vec<u8>>);
 
@@ -52,15 +53,15 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// By their names, in order, each once.
+/// Values by unique names, in order.
 pub type Values = Vec<(String, SecretBytes)>;
 
-/// Whether asking again helps.
+/// Whether a retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The backend has answered: nothing changes until somebody changes something, here or there.
+    /// The backend has answered. A retry fails until a person changes the backend or the configuration.
     Lasting,
-    /// The backend can't be asked now; it is likely to come back by itself.
+    /// The backend is unavailable, and a retry may succeed.
     Passing,
 }
 
@@ -70,7 +71,7 @@ pub enum Outlook {
 pub struct BackendError {
     pub outlook: Outlook,
     problem: String,
-    /// How long the backend wants to be left alone.
+    /// Pause that the backend asks for. None: it asks for none.
     pub retry_after: Option<Duration>,
 }
 
@@ -112,11 +113,11 @@ fn shorten(text: String) -> String {
 /// One place that holds values.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// All values of a reference, in order, or an error: never a smaller set. The caller bounds the time.
+    /// All values of a reference, in order, or an error; never some of them. The caller limits the time.
     async fn read(&self, reference: &Reference) -> Result<Values, BackendError>;
 }
 
-/// Holds an answer to the limits.
+/// Checks the number and size of the values.
 pub(crate) fn check_size(reference: &Reference, values: &Values) -> Result<(), BackendError> {
     let bytes: usize = values
         .iter()
@@ -124,14 +125,11 @@ pub(crate) fn check_size(reference: &Reference, values: &Values) -> Result<(), B
         .sum();
     let path = &reference.path;
     if values.len() > MAX_VALUES {
-        let problem = format!(
-            "{path} has {} values; at most {MAX_VALUES} are read of one",
-            values.len()
-        );
+        let problem = format!("{path} has {} values; the maximum is {MAX_VALUES}", values.len());
         return Err(BackendError::lasting(problem));
     }
     if bytes > MAX_VALUES_BYTES {
-        let problem = format!("{path} has {bytes} bytes; at most {MAX_VALUES_BYTES} are read of one");
+        let problem = format!("{path} has {bytes} bytes; the maximum is {MAX_VALUES_BYTES}");
         return Err(BackendError::lasting(problem));
     }
     Ok(())

@@ -15,7 +15,7 @@ use crate::{
     vault::Vault,
 };
 
-/// Why a reference is not read.
+/// Why a reference can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     #[error("the hub's configuration has no backend {0:?}")]
@@ -37,7 +37,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether it is likely to go by itself.
+    /// Whether a retry may succeed without a change.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Backend { source, .. } if source.is_passing())
     }
@@ -55,7 +55,7 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// Of a configuration that was checked or not. Nothing is asked yet.
+    /// Checks the configuration first. Contacts no backend yet.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         config.check()?;
         let mut backends = Self::default();
@@ -70,7 +70,7 @@ impl Backends {
         Ok(backends)
     }
 
-    /// One that is not made from a configuration.
+    /// Adds a backend that is not part of the configuration.
     pub fn add(&mut self, name: &str, backend: Arc<dyn Backend>, allow: Vec<Allow>) {
         self.entries.insert(
             name.to_owned(),
@@ -86,7 +86,7 @@ impl Backends {
         self.entries.is_empty()
     }
 
-    /// Reads one reference: allowed, in time, and within the limits.
+    /// Reads one reference if it is allowed, within the limits of time and size.
     pub async fn read(&self, backend: &str, reference: &Reference) -> Result<Values, ReadError> {
         let entry = self.permitted(backend, reference)?;
         let read = entry.gate.pass(entry.backend.read(reference)).await;
@@ -97,7 +97,8 @@ impl Backends {
         })
     }
 
-    /// Whether it may be read: asked each time that a value is handed out, as the configuration may have changed since.
+    /// Whether the namespace may read the reference. Checked each time before a value is sent, because the
+    /// configuration may have changed since it was read.
     pub fn check(&self, backend: &str, reference: &Reference) -> Result<(), ReadError> {
         self.permitted(backend, reference).map(drop)
     }
@@ -110,7 +111,7 @@ impl Backends {
         self.entries.get(backend).is_some_and(|entry| entry.gate.is_away())
     }
 
-    /// When a backend that is away is asked again; none: it may be asked now.
+    /// When the gate lets a request to an unavailable backend through. None: it does so now.
     pub(crate) fn opens(&self, backend: &str) -> Option<Instant> {
         self.entries.get(backend).and_then(|entry| entry.gate.opens())
     }
@@ -121,7 +122,7 @@ impl Backends {
             .get(backend)
             .ok_or_else(|| ReadError::Unknown(backend.to_owned()))?;
         let Reference { namespace, path, .. } = reference;
-        // What has two names would be allowed under one of them.
+        // A path like `a/../b` is another name of `b`, and might be allowed although `b` is not.
         let is_plain = !path.split('/').any(|part| matches!(part, "." | "..")) && !path.starts_with('/');
         if is_plain && entry.allow.iter().any(|allow| allow.covers(namespace, path)) {
             return Ok(entry);
@@ -150,6 +151,6 @@ fn make(named: &Named) -> Result<Arc<dyn Backend>, String> {
         Named {
             program: Some(config), ..
         } => Arc::new(Program::new(config)?),
-        _ => return Err("it is of no kind".to_owned()),
+        _ => return Err("it names no kind of backend".to_owned()),
     })
 }

@@ -1,12 +1,12 @@
-//! The hub's own configuration of backends: what there is, how it is reached, and who may read what.
+//! The hub's configuration of backends: their names, how to reach them, and which namespaces may read which paths.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-/// Backends that one hub may have.
+/// Maximum number of backends of one hub.
 const MAX_BACKENDS: usize = 100;
-/// Names of the hub's own: its Secrets, and those of the target cluster.
+/// Reserved names: `hub` for the hub's Secrets, and those of the target cluster.
 pub const RESERVED: [&str; 2] = ["hub", "cluster"];
 
 /// A file of the hub's.
@@ -15,7 +15,7 @@ pub const RESERVED: [&str; 2] = ["hub", "cluster"];
 pub struct Config {
     #[serde(default)]
     pub backends: Vec<Named>,
-    /// How often what is in use is read again, in seconds.
+    /// Interval in seconds at which references in use are refreshed.
     #[serde(default = "default_refresh")]
     pub refresh_seconds: u32,
 }
@@ -24,12 +24,12 @@ fn default_refresh() -> u32 {
     300
 }
 
-/// One backend, by the name that references have for it.
+/// One backend, by the name that references use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Named {
     pub name: String,
-    /// Nothing is read that is not allowed here.
+    /// Paths that may be read. Empty: none.
     #[serde(default)]
     pub allow: Vec<Allow>,
     #[serde(default)]
@@ -42,17 +42,17 @@ pub struct Named {
     pub program: Option<Program>,
 }
 
-/// What objects of some namespaces may read.
+/// Paths that objects of some namespaces may read.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Allow {
-    /// Names of namespaces; a `*` at the end stands for any rest.
+    /// Names of namespaces. A `*` at the end matches any rest.
     pub namespaces: Vec<String>,
-    /// Paths, each with all that is below it; `{namespace}` in them is the namespace's name.
+    /// Paths, with everything below them. `{namespace}` stands for the namespace's name.
     pub paths: Vec<String>,
 }
 
-/// Folders below one, a file for each value: as Kubernetes mounts Secrets.
+/// A folder with a folder for each path, and a file for each value, as Kubernetes mounts Secrets.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Files {
@@ -63,28 +63,28 @@ pub struct Files {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Environment {
-    /// Path → the variables that are its values.
+    /// Names of the variables, by path.
     pub variables: BTreeMap<String, Vec<String>>,
 }
 
-/// A server of Vault, or one that has its HTTP API.
+/// A server of Vault, or another one with Vault's HTTP API.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Vault {
-    /// `https://HOST[:PORT]`; without TLS only on this machine.
+    /// `https://HOST[:PORT]`. `http` is allowed only for this machine.
     pub address: String,
-    /// PEM of the authorities that vouch for it; else those of the machine.
+    /// PEM file of the authorities that issue the server's certificate. Empty: those of the machine.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// Of Vault's own namespaces.
+    /// Vault namespace. Empty: the root namespace.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Mounts of key-value engines, and of which version each is: 1 or 2.
+    /// Mounts of key-value engines, each with its version, 1 or 2.
     pub mounts: BTreeMap<String, u8>,
     pub auth: Auth,
 }
 
-/// How the hub signs in at Vault; all secret parts lie in files, which are read anew each time.
+/// How the hub signs in to Vault. All secret parts are in files, which the hub reads each time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Auth {
@@ -119,28 +119,28 @@ fn default_token_file() -> PathBuf {
     PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token")
 }
 
-/// A program that is given a reference and prints its values.
+/// A program that reads a reference and prints its values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Program {
-    /// The program's absolute path, and its arguments.
+    /// Absolute path of the program, and its arguments.
     pub command: Vec<String>,
-    /// Its whole environment.
+    /// All variables of its environment.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("there are {0} backends; at most {MAX_BACKENDS} are taken")]
+    #[error("there are {0} backends; the maximum is {MAX_BACKENDS}")]
     TooMany(usize),
-    #[error("backend {0:?} is there twice")]
+    #[error("backend {0:?} is defined twice")]
     Twice(String),
-    #[error("{0:?} can't be a backend's name: lower-case letters, digits and '-', at most 63")]
+    #[error("{0:?} can't be a backend's name: use at most 63 lower-case letters, digits and '-'")]
     Name(String),
     #[error("{0:?} is a backend of every hub: choose another name")]
     Reserved(String),
-    #[error("backend {name}: it is of {found} kinds; give one of files, environment, vault, program")]
+    #[error("backend {name}: it has {found} kinds; set exactly one of files, environment, vault and program")]
     Kind { name: String, found: usize },
     #[error("backend {name}: {problem}")]
     Setting { name: String, problem: String },
@@ -153,7 +153,7 @@ impl Config {
         Duration::from_secs(self.refresh_seconds.into())
     }
 
-    /// What can be known to be wrong before anything is read.
+    /// Finds errors that need no request to a backend.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(10..=86_400).contains(&self.refresh_seconds) {
             return Err(ConfigError::Refresh(self.refresh_seconds));
@@ -248,7 +248,7 @@ mod tests {
             );
         };
         check("backends: [{name: a, files: {folder: /x}}]", "");
-        check("backends: [{name: a}]", "it is of 0 kinds");
+        check("backends: [{name: a}]", "it has 0 kinds");
         check(
             "backends: [{name: a, files: {folder: /x}, environment: {variables: {}}}]",
             "it is of 2 kinds",

@@ -1,4 +1,4 @@
-//! Variables of the hub's environment: those that the configuration names, and no others.
+//! Variables of the hub's environment that the configuration names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ impl Backend for Environment {
                 "the hub's environment has no variable {name}"
             ))),
         };
-        // In order, each once.
+        // Values have unique names, in order.
         names.iter().collect::<BTreeSet<_>>().into_iter().map(read).collect()
     }
 }

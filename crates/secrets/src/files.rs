@@ -1,5 +1,5 @@
-//! Files of the hub's machine: a folder for each path, a file for each value. As a Secret that is mounted into a pod, whose
-//! files are links into a folder that is exchanged as a whole.
+//! Files of the hub's machine: a folder for each path, a file for each value. This is the form of a Secret that is
+//! mounted into a pod: its files are links into a folder that Kubernetes replaces as a whole.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use crate::{
     config,
 };
 
-/// How old an empty file must be to be taken for an empty value.
+/// Minimum age at which an empty file counts as an empty value.
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(crate) struct Files {
@@ -37,7 +37,7 @@ impl Backend for Files {
     async fn read(&self, reference: &Reference) -> Result<Values, BackendError> {
         let (folder, wanted) = (self.folder.clone(), reference.clone());
         let read = tokio::task::spawn_blocking(move || read(&folder, &wanted)).await;
-        read.unwrap_or_else(|_| Err(BackendError::passing("reading files has failed in the hub")))
+        read.unwrap_or_else(|_| Err(BackendError::passing("the hub failed to read the files")))
     }
 }
 
@@ -49,7 +49,7 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
         || path.is_empty()
     {
         return Err(BackendError::lasting(format!(
-            "{path:?} is no path below the backend's folder"
+            "{path:?} is not a path below the backend's folder"
         )));
     }
     let failed = |error: io::Error| failure(path, &error);
@@ -90,7 +90,7 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
         found.push((name, SecretBytes::new(value)));
     }
     if found.is_empty() {
-        // A mount that is not there yet looks like this.
+        // A volume that is not mounted yet is an empty folder.
         return Err(BackendError::lasting(format!("{path} is an empty folder")));
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -116,13 +116,13 @@ fn read_whole(file: &Path, before: &fs::Metadata, path: &str) -> Result<Vec<u8>,
     Ok(value)
 }
 
-/// Whoever writes a file in its place empties it first.
+/// A program that overwrites a file empties the file first.
 fn is_fresh(file: &fs::Metadata) -> bool {
     let age = file.modified().ok().and_then(|time| time.elapsed().ok());
     age.is_none_or(|age| age < SETTLED)
 }
 
-/// All but hidden ones, among which are the folders that a mount's links lead into.
+/// Lists all files except hidden ones. The targets of a mounted volume's links are hidden folders.
 fn list(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,5 @@
-//! The way to one backend: few at a time, and while it is away one that asks whether it is back.
+//! Limits the requests to one backend. While the backend is unavailable, one request at a time checks whether it is
+//! back.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,11 +13,11 @@ use tokio::{
 
 use crate::backend::BackendError;
 
-/// Requests at the same time to one backend.
+/// Maximum number of concurrent requests to one backend.
 pub(crate) const PARALLEL: usize = 4;
-/// For one answer, and for a turn to ask.
+/// Maximum time to wait for a turn, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two questions to a backend that is away: doubled each time.
+/// First pause before the next request to an unavailable backend. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -27,10 +28,10 @@ pub(crate) struct Gate {
 
 #[derive(Default)]
 struct State {
-    /// How often it did not answer since it last did.
+    /// Number of failures since the last answer.
     failures: u32,
     shut_until: Option<Instant>,
-    /// One asks whether it is back.
+    /// A request checks whether the backend is back.
     probing: bool,
     last: Option<BackendError>,
 }
@@ -44,7 +45,7 @@ impl Default for Gate {
     }
 }
 
-/// A turn to ask; told what came of it.
+/// The right to send one request. It records the result.
 struct Turn<'a> {
     gate: &'a Gate,
     is_probe: bool,
@@ -52,7 +53,7 @@ struct Turn<'a> {
 }
 
 impl Drop for Turn<'_> {
-    /// One that was given up has found out nothing, and the next may.
+    /// An abandoned check has no result, so the next request may check.
     fn drop(&mut self) {
         if self.is_probe {
             self.gate.state().probing = false;
@@ -61,7 +62,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Gate {
-    /// Asks, or says why not now.
+    /// Sends the request, or returns why the gate is closed.
     pub(crate) async fn pass<T>(&self, ask: impl Future<Output = Result<T, BackendError>>) -> Result<T, BackendError> {
         let turn = self.enter().await?;
         let late = || BackendError::passing(format!("no answer within {} s", PATIENCE.as_secs()));
@@ -74,7 +75,7 @@ impl Gate {
         self.state().failures > 0
     }
 
-    /// When it may be asked again; none: now.
+    /// When the gate opens. None: it is open.
     pub(crate) fn opens(&self) -> Option<Instant> {
         self.state().shut_until.filter(|until| *until > Instant::now())
     }
@@ -84,10 +85,10 @@ impl Gate {
     }
 
     async fn enter(&self) -> Result<Turn<'_>, BackendError> {
-        // Before it waits: who is turned away needs no turn.
+        // Before the wait, because a refused request needs no turn.
         self.check(false)?;
         let permit = timeout(PATIENCE, self.turns.acquire()).await;
-        let busy = || BackendError::passing("too many wait for it already");
+        let busy = || BackendError::passing("too many requests wait for it");
         let permit = permit.ok().and_then(Result::ok).ok_or_else(busy)?;
         let is_probe = self.check(true)?;
         Ok(Turn {
@@ -97,7 +98,7 @@ impl Gate {
         })
     }
 
-    /// Whether who comes now is the one that asks whether it is back, and with `begins` does so.
+    /// Whether this request checks if the backend is back. With `begins`, it starts now.
     fn check(&self, begins: bool) -> Result<bool, BackendError> {
         let mut state = self.state();
         if state.failures == 0 {
@@ -119,7 +120,7 @@ impl Turn<'_> {
             *state = State::default();
             return;
         };
-        // Those that were under way when it went away count as one.
+        // Requests that were running when the backend failed count as one failure.
         if state.failures > 0 && !self.is_probe {
             return;
         }
@@ -130,7 +131,7 @@ impl Turn<'_> {
         let pause = error
             .retry_after
             .map_or(doubled, |wish| wish.clamp(doubled, LONGEST_PAUSE));
-        // Hubs that have lost the same backend don't come back at the same moment.
+        // Random, so that hubs that lost the same backend do not retry at the same moment.
         state.shut_until = Some(Instant::now() + pause.mul_f64(rand::random_range(0.8..=1.2)));
         state.last = Some(error.clone());
     }
@@ -157,7 +158,7 @@ mod tests {
             assert_eq!(fail(&gate, &asked).await.to_string(), "away");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        // 5 s doubled up to 5 min, for an hour.
+        // For an hour, with pauses that double from 5 s to 5 min.
         let count = asked.load(Ordering::Relaxed);
         assert!((14..=24).contains(&count), "{count}");
     }

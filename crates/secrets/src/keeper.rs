@@ -1,8 +1,8 @@
-//! What was read last, for as long as a backend is away, and reading it again now and then.
+//! Keeps the last values of references while a backend is unavailable, and refreshes them.
 //!
-//! Nobody waits for a backend: what is known is answered at once, and what is not is read by the keeper, which tells what has
-//! changed. All its reads are spread over time, so that no edit and no restart of a hub asks a backend for everything at once,
-//! and a backend that comes back is asked at a pace.
+//! No caller waits for a backend. The keeper answers with the known values at once, reads unknown references in the
+//! background, and reports the changes. It spreads its reads over time: an edit or a restart of a hub does not request
+//! everything at once, and a backend that recovers gets requests at a limited rate.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -28,28 +28,29 @@ use crate::{
     gate,
 };
 
-/// Between two reads that the keeper begins: at most 20 a second, of all backends together.
+/// Least pause between two reads: at most 20 reads per second, of all backends together.
 const PACE: Duration = Duration::from_millis(50);
-/// Reads that are under way; of one backend as many as its gate lets through, so that a slow one does not hold up the others.
+/// Maximum number of concurrent reads. The gate of each backend lets fewer through, so a slow backend does not delay
+/// the others.
 const PARALLEL: usize = 16;
-/// References that are kept: of 10,000 services each may have some of its own.
+/// Maximum number of kept references: each of 10,000 services may have some of its own.
 pub(crate) const MAX_KEPT: usize = 50_000;
-/// Of their values, in memory: 5 KiB for each of so many, where one may have 384.
+/// Maximum size of all values in memory, in bytes: 5 KiB for each of so many references. A single one may have 384 KiB.
 pub(crate) const MAX_KEPT_BYTES: usize = 256 << 20;
 
-/// Where the last good values outlive the process. Implemented with encryption at rest; what is to lie there comes with
-/// [`Changed`], so that it is written together with what follows of it.
+/// Where the last good values outlive the process. Implementations encrypt them. The values to store come with
+/// [`Changed`], so that the caller writes them in one transaction with the consequences.
 #[async_trait]
 pub trait Shelf: Send + Sync {
     async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError>;
 }
 
-/// What lies on the shelf under one id.
+/// Stored values of one reference.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// When the values were read; seconds since 1970.
+    /// When the values were read, in seconds since 1970.
     pub read: i64,
-    /// The values as bytes; to be sealed.
+    /// The values as bytes. The shelf encrypts them.
     pub values: Zeroizing<Vec<u8>>,
 }
 
@@ -63,44 +64,44 @@ impl fmt::Debug for Kept {
 #[error("load the last values of a backend")]
 pub struct ShelfError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// What is known of a reference.
+/// The known state of a reference.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// As they were read last; else why nothing was ever read.
+    /// The values of the last successful read, or why there was none.
     pub values: Result<Arc<Values>, ReadError>,
-    /// Where the backend could not be asked, or has refused, since they were read.
+    /// Set if the backend was unavailable or refused a read after the values were read.
     pub stale: Option<Stale>,
-    /// Another one whenever the values, or whether they are old, are others.
+    /// Number that changes with the values, and when they become stale or current.
     pub turn: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// When they were read; seconds since 1970. After a restart of the hub: when they became these.
+    /// When the values were read, in seconds since 1970. After a restart of the hub: when the values last changed.
     pub since: i64,
     pub error: ReadError,
 }
 
-/// What has become of a reference.
+/// A change of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     pub backend: String,
     pub reference: Reference,
-    /// Names whose values have changed, have come or have gone. None: nothing was known of any before.
+    /// Names whose values were changed, added or removed. None: no values were known before.
     pub keys: Option<Vec<String>>,
-    /// The values are old now, or are old no more.
+    /// Whether the values became stale, or current again.
     pub is_age: bool,
-    /// What is to lie on the shelf.
+    /// The values to store on the shelf. None: they are stored already.
     pub kept: Option<Kept>,
 }
 
-/// How one backend is doing.
+/// State of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub backend: String,
-    /// It was not to be asked when it was tried last.
+    /// Whether the last request failed because the backend was unavailable.
     pub is_away: bool,
-    /// References that are kept, and those whose values may be old.
+    /// Number of kept references, and of those whose values may be stale.
     pub kept: usize,
     pub stale: usize,
 }
@@ -111,12 +112,12 @@ struct Item {
     values: Option<Arc<Values>>,
     read: i64,
     error: Option<ReadError>,
-    /// Of the shelf, and not read since: how old the values are was last told by another process.
+    /// The values are from the shelf, and were not read since. Another process reported their age.
     is_inherited: bool,
     turn: u64,
-    /// When it is read; it is not in its queue while that is so.
+    /// When it is read next. It is in no queue during a read.
     next: Instant,
-    /// When it was asked for first.
+    /// When it was first requested.
     begun: Instant,
 }
 
@@ -146,7 +147,7 @@ impl Item {
         }
     }
 
-    /// What a read has brought; none where that is no news.
+    /// Stores the result of a read. None: it changes nothing.
     fn take(&mut self, read: Result<Values, ReadError>) -> Option<Changed> {
         let is_inherited = std::mem::take(&mut self.is_inherited);
         let (keys, is_age, kept) = match read {
@@ -170,7 +171,7 @@ impl Item {
                 }
                 let is_known = self.values.is_some();
                 if is_known {
-                    tracing::warn!(%error, "the last values that were read stay in use");
+                    tracing::warn!(%error, "a secret can't be read; its last values stay in use");
                 }
                 (is_known.then(Vec::new), is_known, None)
             }
@@ -187,17 +188,17 @@ impl Item {
     }
 }
 
-/// What is kept, and when it is read again.
+/// Kept references, and when each is read again.
 #[derive(Default)]
 struct Items {
-    /// By their ids.
+    /// Items by their ids.
     all: BTreeMap<String, Item>,
-    /// Of all their values.
+    /// Size of all values.
     bytes: usize,
     queues: BTreeMap<String, Queue>,
 }
 
-/// Of one backend.
+/// Items of one backend that wait for a read.
 #[derive(Default)]
 struct Queue {
     waiting: BTreeSet<(Instant, String)>,
@@ -209,7 +210,7 @@ impl Items {
         self.queues.entry(backend.to_owned()).or_default()
     }
 
-    /// Waits until `next`.
+    /// Queues an item for a read at `next`.
     fn wait(&mut self, id: &str, next: Instant) {
         let Some(item) = self.all.get_mut(id) else { return };
         let (backend, before) = (item.backend.clone(), std::mem::replace(&mut item.next, next));
@@ -218,7 +219,7 @@ impl Items {
         queue.waiting.insert((next, id.to_owned()));
     }
 
-    /// What is read next, of those backends that take one more.
+    /// The next item to read, of those backends whose gate lets one more request through.
     fn next_due(&self) -> Option<(Instant, String)> {
         let free = self.queues.values().filter(|queue| queue.reading < gate::PARALLEL);
         free.filter_map(|queue| queue.waiting.first()).min().cloned()
@@ -246,7 +247,7 @@ impl Items {
     }
 }
 
-/// Keeps values, and tells which have changed.
+/// Keeps values, and reports which have changed.
 pub struct Keeper<S> {
     backends: Backends,
     shelf: S,
@@ -272,11 +273,11 @@ impl<S: Shelf> Keeper<S> {
         }
     }
 
-    /// What is known of a reference, without asking its backend: one of which nothing is known is read soon.
+    /// The known state of a reference, without a request to its backend. An unknown reference is read soon.
     ///
     /// # Errors
     ///
-    /// It is not allowed (any more), or too many are kept.
+    /// The configuration does not allow the reference (any more), or too many are kept.
     pub async fn get(&self, backend: &str, reference: &Reference) -> Result<Known, ReadError> {
         self.backends.check(backend, reference)?;
         let id = reference.id(backend);
@@ -288,25 +289,25 @@ impl<S: Shelf> Keeper<S> {
         self.insert(id, backend, reference, kept)
     }
 
-    /// Whether the configuration has the backend, and lets the namespace read it.
+    /// Whether the configuration has the backend and lets the namespace read the reference.
     pub fn allows(&self, backend: &str, reference: &Reference) -> bool {
         self.backends.check(backend, reference).is_ok()
     }
 
-    /// What [`Self::get`] gives, if it is in memory.
+    /// The result of [`Self::get`] if the reference is in memory.
     pub fn peek(&self, backend: &str, reference: &Reference) -> Option<Known> {
         self.items().all.get(&reference.id(backend)).map(Item::known)
     }
 
-    /// Forgets what is not in use, by [`Reference::id`]; not what was asked for a moment ago by somebody who has yet to write
-    /// down that it uses it.
+    /// Drops references that are not in use. `used`: their ids, by [`Reference::id`]. A reference that was requested a
+    /// moment ago stays, because its caller may not have saved yet that it uses it.
     pub fn retain(&self, used: &HashSet<String>) {
         let moment = Instant::now().checked_sub(self.refresh);
         self.items()
             .retain(|id, item| used.contains(id) || moment.is_none_or(|moment| item.begun > moment));
     }
 
-    /// Whether it is kept in memory, by its id.
+    /// Whether the reference with this id is in memory.
     pub fn has(&self, id: &str) -> bool {
         self.items().all.contains_key(id)
     }
@@ -315,12 +316,12 @@ impl<S: Shelf> Keeper<S> {
         self.refresh
     }
 
-    /// References whose values, or whose staleness, have changed since this was last asked; in order.
+    /// Changes since the last call, in order.
     pub fn take_changed(&self) -> Vec<Changed> {
         std::mem::take(&mut *lock(&self.changed))
     }
 
-    /// How each backend is doing.
+    /// State of each backend.
     pub fn conditions(&self) -> Vec<Condition> {
         let items = self.items();
         let condition = |backend: &str| {
@@ -335,12 +336,12 @@ impl<S: Shelf> Keeper<S> {
         self.backends.names().map(condition).collect()
     }
 
-    /// Wakes whoever asks [`Self::take_changed`].
+    /// Signals that [`Self::take_changed`] has changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Reads what is in use again and again, until it is dropped.
+    /// Refreshes the references in use, until the future is dropped.
     pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
         let mut earliest = Instant::now();
@@ -382,14 +383,14 @@ impl<S: Shelf> Keeper<S> {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     backend,
-                    "the last values can't be loaded"
+                    "can't load the last values of a backend"
                 );
                 None
             }
         }
     }
 
-    /// What somebody else has put there meanwhile stays.
+    /// Keeps an item that another caller has inserted meanwhile.
     fn insert(
         &self,
         id: String,
@@ -428,16 +429,16 @@ impl<S: Shelf> Keeper<S> {
         Ok(known)
     }
 
-    /// A moment in the next time of refresh, or in a part of it.
+    /// A random moment in the second half of the refresh interval, or of a part of it.
     fn spread(&self, part: f64) -> Instant {
         Instant::now() + self.refresh.mul_f64(part * rand::random_range(0.5..=1.0))
     }
 
-    /// What is to be read under this id now.
+    /// Takes an item out of its queue for a read. None: it is gone, or its backend is unavailable.
     fn begin(&self, id: String) -> Option<(String, String, Reference)> {
         let mut items = self.items();
         let item = items.all.get(&id)?;
-        // A backend that is away says so once, and not for each of its references.
+        // One failed read shows that the backend is unavailable; a read of each reference is not needed.
         if let Some(opens) = self.backends.opens(&item.backend).filter(|_| item.error.is_some()) {
             items.wait(&id, opens + self.refresh.mul_f64(rand::random_range(0.0..=0.1)));
             return None;
@@ -473,7 +474,7 @@ impl<S: Shelf> Keeper<S> {
     }
 }
 
-/// Names that are in one of them alone, or have another value.
+/// Names that only one of the sets has, or whose values differ.
 fn differing(before: Option<&Values>, after: &Values) -> Vec<String> {
     let before: BTreeMap<_, _> = before
         .into_iter()
@@ -498,7 +499,7 @@ fn now() -> i64 {
     since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Values as bytes, for the shelf.
+/// Encodes values for the shelf.
 fn encode_values(values: &Values) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(Vec::new());
     for (name, value) in values {

@@ -8,7 +8,7 @@ use crate::{
 
 const REFRESH: Duration = Duration::from_secs(300);
 
-/// A backend that answers what it is told to.
+/// A backend with answers that the test sets.
 #[derive(Default)]
 struct Scripted {
     asked: AtomicUsize,
@@ -57,7 +57,7 @@ impl Shelf for Memory {
 }
 
 impl Memory {
-    /// As the hub does with what has changed.
+    /// Stores changes, as the hub does.
     fn save(&self, changed: &[Changed]) {
         for changed in changed {
             let kept = changed
@@ -89,7 +89,7 @@ fn reference(path: &str) -> Reference {
     }
 }
 
-/// What is known once anything is.
+/// Waits for the first known state.
 async fn known<S: Shelf>(keeper: &Keeper<S>, backend: &str, path: &str) -> Known {
     loop {
         let known = keeper.get(backend, &reference(path)).await.unwrap();
@@ -241,9 +241,9 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
     let stale = oldest.stale.expect("it could not be read for 20 minutes");
     assert!(stale.error.to_string().contains("backend b: connection refused") && stale.error.is_passing());
     assert!(matches!(&keeper.conditions()[..], [found] if found.is_away && found.stale > 0 && found.kept == 500));
-    // A new reference has no value that could stay.
+    // A new reference has no earlier value.
     assert!(known(&keeper, "b", "new").await.values.unwrap_err().is_passing());
-    // A restart while it is away: what lies on the shelf.
+    // After a restart while the backend is unavailable, the values come from the shelf.
     let restarted = self::keeper(&backend, &shelf);
     assert_eq!(value(&restarted, "7").await.0, "one");
     drop(restarted);
@@ -304,7 +304,7 @@ async fn a_value_that_was_removed_stays_and_is_told() {
     let known = keeper.get("b", &reference("web")).await.unwrap();
     assert_eq!(text(&known), "one");
     assert!(known.stale.unwrap().error.to_string().contains("nothing at web"));
-    // Back again: told once more.
+    // The backend is back, so the keeper reports the change.
     backend.set("one");
     keeper.changes().changed().await.unwrap();
     assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
@@ -373,7 +373,7 @@ async fn no_more_is_kept_than_fits_into_memory() {
     let mut count = 0;
     while keeper.get("large", &reference(&count.to_string())).await.is_ok() {
         known(&keeper, "large", &count.to_string()).await;
-        // Whoever is told holds it too, for a moment.
+        // The receiver of a change also holds the values for a moment.
         keeper.take_changed();
         count += 1;
     }
@@ -417,7 +417,7 @@ async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
             "{path}"
         );
     }
-    // Not at once: who asks has yet to write down that it uses it.
+    // Not at once, because the caller has not saved yet that it uses the reference.
     keeper.retain(&HashSet::new());
     tokio::time::sleep(REFRESH * 2).await;
     keeper.retain(&HashSet::from([reference("web").id("b")]));

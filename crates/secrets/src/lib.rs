@@ -1,12 +1,12 @@
-//! Where values of secrets come from, behind one interface: [`Backend`].
+//! Backends of secrets, behind one interface: [`Backend`].
 //!
-//! A reference names a backend of the hub's own configuration and a place in it. [`Backends`] reads one, within limits and only
-//! where the configuration lets its namespace read; [`Keeper`] keeps what was read last, reads it again now and then, and
-//! goes on with it while a backend is away.
+//! A reference names a backend of the hub's configuration and a place in it. [`Backends`] reads a reference within
+//! limits, if the configuration lets its namespace read it. [`Keeper`] keeps the last values, refreshes them, and uses
+//! them while a backend is unavailable.
 //!
 //! ```text
-//!  reference ─► Keeper ──(known?)──► values, and since when they are old
-//!                 │ now and then                       ▲
+//!  reference ─► Keeper ──(known?)──► values, and since when they are stale
+//!                 │ refreshes                          ▲
 //!                 ▼                                    │
 //!              Backends ─► allow, limits, gate ─► files · environment · Vault · program
 //! ```

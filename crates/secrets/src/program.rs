@@ -1,11 +1,11 @@
-//! A program that the hub's configuration names: it gets a reference as JSON and prints values as JSON.
+//! A program of the hub's configuration. It reads a reference as JSON from its input, and prints values as JSON.
 //!
 //! ```text
 //! stdin   {"version":1,"namespace":"team-a","path":"web"}
 //! stdout  {"values":{"password":"…","key":{"base64":"…"}}}   or   {"error":"there is no web","passing":false}
 //! ```
 //!
-//! What it writes to standard error goes nowhere: nobody knows what is in it.
+//! The hub discards the program's standard error, because it may contain values.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use crate::{
     config,
 };
 
-/// Of its output: values, base64 and JSON around them.
+/// Maximum size of the output, in bytes: values in base64, and the JSON around them.
 const MAX_OUTPUT: usize = 2 * MAX_VALUES_BYTES;
 
 pub(crate) struct Program {
@@ -45,7 +45,7 @@ impl Program {
                 command: config.command.clone(),
                 environment: config.environment.clone(),
             }),
-            Some(program) => Err(format!("program {program} is not named by an absolute path")),
+            Some(program) => Err(format!("the path of program {program} is not absolute")),
             None => Err("command is empty".to_owned()),
         }
     }
@@ -84,7 +84,7 @@ enum Value {
     Bytes { base64: String },
 }
 
-/// A child with all that it starts. Dropped, as when the time is over, it is killed.
+/// A process group, killed when it is dropped, e.g. after a timeout.
 struct Running(Child);
 
 impl Drop for Running {
@@ -105,7 +105,7 @@ impl Running {
         let (stdin, stdout) = (self.0.stdin.take(), self.0.stdout.take());
         let write = async {
             if let Some(mut stdin) = stdin {
-                // One that does not read it may do so.
+                // A program need not read its input.
                 let _ = stdin.write_all(input).await;
             }
         };
@@ -136,10 +136,10 @@ impl Backend for Program {
         let (status, output) = running.exchange(input.to_string().as_bytes()).await.map_err(failed)?;
         if output.len() > MAX_OUTPUT {
             return Err(BackendError::lasting(format!(
-                "{program} has printed more than {MAX_OUTPUT} bytes"
+                "{program} printed more than {MAX_OUTPUT} bytes"
             )));
         }
-        // What is wrong in it may be a value: nothing of it is told.
+        // An error of the parser is not shown, because it may quote a value.
         let answer: Option<Answer> = serde_json::from_slice(&output).ok();
         match (answer, status.success()) {
             (
@@ -158,10 +158,10 @@ impl Backend for Program {
                 true,
             ) => decode(program, values),
             (_, false) => Err(BackendError::passing(format!(
-                "{program} has ended with {status} and no answer"
+                "{program} ended with {status} and printed no answer"
             ))),
             (_, true) => Err(BackendError::lasting(format!(
-                "{program} has printed no JSON with values or an error"
+                "{program} printed no JSON with values or an error"
             ))),
         }
     }

@@ -1,6 +1,7 @@
-//! Key-value secrets of HashiCorp Vault, by its HTTP API: <https://developer.hashicorp.com/vault/api-docs/secret/kv>.
+//! Key-value secrets of HashiCorp Vault, read over its HTTP API:
+//! <https://developer.hashicorp.com/vault/api-docs/secret/kv>.
 //!
-//! A redirect is not followed: the token would go wherever it leads.
+//! The client follows no redirect, because it would send the token to the redirect's target.
 
 use std::{
     collections::BTreeMap,
@@ -31,28 +32,28 @@ use crate::{
     config::{self, Auth},
 };
 
-/// Of an answer: values, and what Vault says besides.
+/// Maximum size of an answer, in bytes: the values, and Vault's other fields.
 const MAX_ANSWER: usize = 2 * MAX_VALUES_BYTES;
-/// Of a token's or a secret id's file.
+/// Maximum size of a file with a token or a secret id, in bytes.
 const MAX_CREDENTIAL: u64 = 64 << 10;
 const CONNECT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Vault {
     http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// Without a slash at its end.
+    /// Has no slash at its end.
     address: String,
     namespace: Option<HeaderValue>,
     mounts: BTreeMap<String, u8>,
     auth: Auth,
-    /// What the hub has signed in with.
+    /// Token of the last sign-in. None: the hub has not signed in yet.
     token: Mutex<Option<Token>>,
 }
 
 #[derive(Clone)]
 struct Token {
     text: Zeroizing<String>,
-    /// When a new one is got: before Vault ends it.
+    /// When the hub gets a new token, before Vault revokes this one.
     until: Instant,
 }
 
@@ -64,7 +65,7 @@ impl Vault {
         for (mount, version) in &config.mounts {
             if !matches!(version, 1 | 2) {
                 return Err(format!(
-                    "mount {mount} is of version {version}; key-value engines are of 1 or 2"
+                    "mount {mount} has version {version}; a key-value engine has version 1 or 2"
                 ));
             }
             mounts.insert(mount.trim_matches('/').to_owned(), *version);
@@ -73,7 +74,7 @@ impl Vault {
             return Err("mounts names no key-value engine".to_owned());
         }
         let namespace = config.namespace.as_deref().map(HeaderValue::from_str).transpose();
-        let namespace = namespace.map_err(|_| "namespace is no text for a header".to_owned())?;
+        let namespace = namespace.map_err(|_| "namespace has characters that a header can't have".to_owned())?;
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(CONNECT));
@@ -98,7 +99,7 @@ impl Vault {
         })
     }
 
-    /// The path in Vault's API of a secret.
+    /// The path of a secret in Vault's API, and the version of its engine.
     fn locate(&self, reference: &Reference) -> Result<(String, u8), BackendError> {
         let path = reference.path.trim_matches('/');
         let mounts = self.mounts.iter().filter_map(|(mount, version)| {
@@ -131,15 +132,16 @@ impl Vault {
             request = request.header("x-vault-namespace", namespace);
         }
         if let Some(token) = token {
-            let mut value = HeaderValue::from_str(token)
-                .map_err(|_| BackendError::lasting("the hub's token for Vault is no text for a header"))?;
+            let mut value = HeaderValue::from_str(token).map_err(|_| {
+                BackendError::lasting("the hub's token for Vault has characters that a header can't have")
+            })?;
             value.set_sensitive(true);
             request = request.header("x-vault-token", value);
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request
             .body(Full::new(body))
-            .map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
+            .map_err(|_| BackendError::lasting(format!("{path} is no valid request path")))?;
         let failed = |error: &dyn std::error::Error| {
             BackendError::passing(format!("Vault can't be reached: {}", innermost(error)))
         };
@@ -172,7 +174,7 @@ impl Vault {
         Ok(text)
     }
 
-    /// Forgets a token that Vault does not take any more. False: there is no other.
+    /// Drops a token that Vault no longer accepts. False: the hub can't get another one.
     async fn drop_token(&self, refused: &str) -> bool {
         if matches!(self.auth, Auth::Token { .. }) {
             return false;
@@ -232,7 +234,7 @@ impl Vault {
         let answer: Answer = serde_json::from_slice(&answer).map_err(|_| {
             BackendError::passing(format!("Vault's answer to the sign-in at auth/{mount} has no token"))
         })?;
-        // Two thirds of its time; one without an end is checked now and then all the same.
+        // Two thirds of the token's lifetime. A token without an end is replaced every hour.
         let lease = match answer.auth.lease_duration {
             0 => Duration::from_secs(3600),
             seconds => Duration::from_secs(seconds.min(86_400)) * 2 / 3,
@@ -250,7 +252,7 @@ impl Backend for Vault {
         let (path, version) = self.locate(reference)?;
         let token = self.token().await?;
         let mut answer = self.ask(Method::GET, &path, Some(&token), None).await?;
-        // Taken back, or ended early: once more with a new one.
+        // Vault may have revoked the token early, so retry once with a new one.
         if answer.0 == StatusCode::FORBIDDEN && self.drop_token(&token).await {
             let token = self.token().await?;
             answer = self.ask(Method::GET, &path, Some(&token), None).await?;
@@ -265,11 +267,11 @@ impl Backend for Vault {
             }));
         }
         let values = parse(&body, version);
-        values.ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))
+        values.ok_or_else(|| BackendError::lasting(format!("Vault's answer for {place} is not a map of values")))
     }
 }
 
-/// Texts as they are, everything else as the JSON that it is.
+/// A text becomes a value as it is; any other JSON becomes its text form.
 fn parse(body: &[u8], version: u8) -> Option<Values> {
     #[derive(Deserialize)]
     struct Answer<T> {
@@ -291,13 +293,13 @@ fn parse(body: &[u8], version: u8) -> Option<Values> {
     Some(data.into_iter().map(|(name, found)| (name, value(found))).collect())
 }
 
-/// `problem`: where Vault has answered and means it.
+/// `problem`: the message if a retry would get the same answer.
 fn refusal(status: StatusCode, retry_after: Option<Duration>, problem: impl FnOnce() -> String) -> BackendError {
     match status.as_u16() {
         300..400 => BackendError::lasting(
             "Vault answers with a redirect, which is not followed: give the active server's address",
         ),
-        // Sealed, starting, a standby that lags, or too much to do.
+        // Vault is sealed, starting or overloaded, or a standby lags.
         412 | 429 | 472 | 473 | 500.. => {
             BackendError::passing(format!("Vault is not ready ({status})")).after(retry_after)
         }
@@ -305,8 +307,8 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, problem: impl FnOn
     }
 }
 
-/// Vault 1.14.0 answers with 500 to a secret id that AppRole does not know: `handleLoginRequest` (`request_handling.go`) drops
-/// AppRole's `ErrInvalidCredentials`, which is 400 in `response_util.go`, and keeps only its text.
+/// Vault 1.14.0 answers with 500 if AppRole does not know the secret id. `handleLoginRequest` (`request_handling.go`)
+/// drops AppRole's `ErrInvalidCredentials`, which `response_util.go` maps to 400, and keeps only its text.
 fn is_unknown_secret(status: StatusCode, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Answer {
@@ -329,7 +331,9 @@ async fn read_credential(file: &Path) -> Result<Zeroizing<String>, BackendError>
 }
 
 fn check_address(address: &str) -> Result<(), String> {
-    let uri: Uri = address.parse().map_err(|_| format!("address {address:?} is no URL"))?;
+    let uri: Uri = address
+        .parse()
+        .map_err(|_| format!("address {address:?} is not a URL"))?;
     let host = uri.host().unwrap_or_default();
     let is_bare = uri
         .authority()
@@ -344,7 +348,7 @@ fn check_address(address: &str) -> Result<(), String> {
         Some("https") => Ok(()),
         Some("http") if is_here => Ok(()),
         _ => Err(format!(
-            "address {address:?} has no TLS: values would be readable on their way"
+            "address {address:?} has no TLS, so others could read the values: use https"
         )),
     }
 }
@@ -356,13 +360,13 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
             let unusable = |problem: String| format!("caFile {}: {problem}", path.display());
             let pem = fs::read(path).map_err(|error| unusable(error.kind().to_string()))?;
             for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let certificate = certificate.map_err(|_| unusable("it is no PEM".to_owned()))?;
+                let certificate = certificate.map_err(|_| unusable("it is not PEM".to_owned()))?;
                 roots
                     .add(certificate)
                     .map_err(|_| unusable("a certificate in it is damaged".to_owned()))?;
             }
             if roots.is_empty() {
-                return Err(unusable("there is no certificate in it".to_owned()));
+                return Err(unusable("it has no certificate".to_owned()));
             }
         }
         None => {
@@ -375,7 +379,7 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// All but what a path may hold as it is.
+/// Escapes the characters that a path can't have.
 fn escape(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
     path.bytes()
@@ -389,7 +393,7 @@ fn escape(path: &str) -> String {
         .collect()
 }
 
-/// What a library wraps in words of its own.
+/// The cause that a library wraps in its own errors.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

@@ -1,4 +1,4 @@
-//! Vault's own server: both versions of key-value secrets, three ways to sign in, and its absence.
+//! A real Vault server: both versions of key-value secrets, three ways to sign in, and an unavailable server.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -177,14 +177,14 @@ async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
             .count()
     };
     assert_eq!(logins(), 1);
-    // Taken back: the hub gets another one by itself.
+    // Vault revokes the token, and the hub signs in again.
     rig.vault
         .put("sys/leases/revoke-prefix/auth/approle", &json!({}))
         .await
         .unwrap();
     assert!(read().await.is_ok());
     assert_eq!(logins(), 2);
-    // A secret id that was replaced is read anew from its file.
+    // A replaced secret id is read from its file again.
     rig.vault
         .put("auth/approle/role/hub/secret-id/destroy", &json!({"secret_id": secret}))
         .await
@@ -209,7 +209,7 @@ async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
     assert!(read().await.is_ok());
 }
 
-/// A service account of a plane, with a token of its own.
+/// A service account of a plane, with its token.
 async fn account(plane: &Plane, namespace: &str, name: &str) -> String {
     let client = plane.client().await.unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
@@ -266,7 +266,7 @@ async fn the_hub_signs_in_by_its_service_account() {
     let backends = Backends::new(&rig.config(auth(&rig.file("hub-token", &hub)))).unwrap();
     let values = backends.read("vault", &reference("old/db")).await.unwrap();
     assert_eq!(texts(&values), [("password", CANARY.to_owned())]);
-    // Another account is not the hub.
+    // Vault refuses another account.
     let backends = Backends::new(&rig.config(auth(&rig.file("other-token", &reviewer)))).unwrap();
     let error = backends.read("vault", &reference("old/db")).await.unwrap_err();
     assert!(!error.to_string().contains(&reviewer));
@@ -295,7 +295,7 @@ async fn a_server_that_is_not_vouched_for_gets_no_token() {
     assert_eq!(rig.vault.requests().len(), before);
 }
 
-/// A shelf in memory, to be searched for what must not leave it.
+/// A shelf in memory. The test searches it for plain values.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<BTreeMap<String, Kept>>>);
 
@@ -362,7 +362,7 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
         assert!(!format!("{known:?}").contains(CANARY));
     }
     assert!(keeper.conditions()[0].is_away);
-    // A hub that starts while it is away has them too.
+    // A hub that starts while Vault is unavailable has the values too.
     let other = Keeper::new(
         rig.backends_by_token_of_before(),
         Duration::from_secs(10),
@@ -394,7 +394,7 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
 }
 
 impl Rig {
-    /// As it was configured, where nothing can be asked.
+    /// The configured backends, for a server that can't be reached.
     fn backends_by_token_of_before(&self) -> Backends {
         let file = self.folder.path().join("token");
         Backends::new(&self.config(json!({"token": {"file": file}}))).unwrap()

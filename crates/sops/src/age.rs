@@ -18,16 +18,16 @@ const BEGIN: &str = "-----BEGIN AGE ENCRYPTED FILE-----";
 const END: &str = "-----END AGE ENCRYPTED FILE-----";
 const INTRO: &[u8] = b"age-encryption.org/v1";
 const LABEL: &[u8] = b"age-encryption.org/v1/X25519";
-/// Characters of base64 in a line, of the armor and of a stanza's body.
+/// Maximum number of base64 characters in a line of the armor or of a stanza's body.
 const COLUMNS: usize = 64;
 const FILE_KEY: usize = 16;
 const TAG: usize = 16;
-/// What the payload's key is derived with; age counts it to the header.
+/// Length of the nonce from which the payload's key is derived. For age it is a part of the header.
 const NONCE: usize = 16;
 const CHUNK: usize = 64 << 10;
 const MAX_STANZAS: usize = 1024;
 
-/// A key that opens files.
+/// A key that decrypts files.
 pub struct Identity {
     key: PrivateKey,
     public: [u8; 32],
@@ -51,7 +51,7 @@ impl Identity {
         })
     }
 
-    /// `age1…`: what is encrypted to it names it so.
+    /// `age1…`: the name of the key in files that are encrypted to it.
     pub fn recipient(&self) -> &str {
         &self.recipient
     }
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Where a file of age is not as it should be.
+/// The invalid part of an age file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgeError {
     Armor,
@@ -78,14 +78,14 @@ impl AgeError {
         match self {
             Self::Armor => "its armor is damaged",
             Self::Header => "its header is damaged",
-            Self::NoMatch => "it is not encrypted to the recipient that it is said to be for",
+            Self::NoMatch => "it is not encrypted to the recipient that the file names",
             Self::Mac => "its header was altered",
             Self::Payload => "its content was altered",
         }
     }
 }
 
-/// Opens an armored file.
+/// Decrypts an armored file.
 pub(crate) fn decrypt(armored: &str, identity: &Identity) -> Result<Zeroizing<Vec<u8>>, AgeError> {
     open(&dearmor(armored)?, identity)
 }
@@ -127,12 +127,12 @@ struct Stanza<'a> {
 struct Header<'a> {
     stanzas: Vec<Stanza<'a>>,
     mac: Vec<u8>,
-    /// What the MAC is of.
+    /// The bytes that the MAC covers.
     signed: &'a [u8],
     payload: &'a [u8],
 }
 
-/// Opens a file that is not armored.
+/// Decrypts a file without armor.
 fn open(file: &[u8], identity: &Identity) -> Result<Zeroizing<Vec<u8>>, AgeError> {
     let header = Header::parse(file).ok_or(AgeError::Header)?;
     let mut found = None;
@@ -203,7 +203,7 @@ impl<'a> Header<'a> {
 }
 
 impl Stanza<'_> {
-    /// The file's key, if this is for `identity`.
+    /// The file's key. None: the stanza is for another recipient.
     fn open(&self, identity: &Identity) -> Result<Option<Zeroizing<[u8; FILE_KEY]>>, AgeError> {
         let [share] = self.arguments[..] else {
             return Err(AgeError::Header);
@@ -217,7 +217,7 @@ impl Stanza<'_> {
             return Err(AgeError::Header);
         }
         let salt = [&*share, &identity.public].concat();
-        // A share of low order makes a secret that everybody knows; the library refuses it.
+        // The library refuses a share of low order, because its secret would be known to everyone.
         let peer = UnparsedPublicKey::new(&X25519, &*share);
         let key = agree(&identity.key, peer, AgeError::Header, |secret| {
             derive(&salt, secret, LABEL).ok_or(AgeError::Header)
@@ -229,7 +229,7 @@ impl Stanza<'_> {
     }
 }
 
-/// STREAM: chunks of 64 KiB, of which the last one is marked as such.
+/// Decrypts the payload in STREAM's format: chunks of 64 KiB, with a mark on the last one.
 fn open_payload(key: &[u8], nonce: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let key = cipher(&*derive(nonce, key, b"payload")?)?;
     let chunks = sealed.len().div_ceil(CHUNK + TAG);

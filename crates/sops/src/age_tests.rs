@@ -1,4 +1,4 @@
-//! The test vectors of age (<https://c2sp.org/CCTV/age>), taken from their module when the test runs.
+//! The test vectors of age (<https://c2sp.org/CCTV/age>). The test reads them from their module.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,7 +7,7 @@ use farwater_testkit::{Tools, process::bare_command};
 
 use super::*;
 
-/// Features of age that no file of SOPS has for us.
+/// Features of age that supported SOPS files don't use.
 const ELSEWHERE: [&str; 2] = ["scrypt", "hybrid"];
 
 struct Vector {

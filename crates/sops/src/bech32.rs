@@ -1,11 +1,11 @@
-//! Bech32 (BIP 173) as age writes its recipients: <https://c2sp.org/age>, section "The X25519 recipient type".
+//! Bech32 (BIP 173), the encoding of age's recipients: <https://c2sp.org/age>, section "The X25519 recipient type".
 
 const CHARSET: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
 const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
-/// What age's public keys begin with, before the separator.
+/// Prefix of age's public keys, before the separator.
 const PREFIX: &str = "age";
 
-/// `age1…` of an X25519 public key: what people encrypt to.
+/// Encodes an X25519 public key as a recipient, `age1…`.
 pub fn recipient(public_key: &[u8; 32]) -> String {
     encode(PREFIX, public_key)
 }
@@ -20,7 +20,7 @@ fn encode(prefix: &str, bytes: &[u8]) -> String {
     prefix.chars().chain(Some('1')).chain(text).collect()
 }
 
-/// Groups of five bits, the last one filled up with zeros.
+/// Splits bytes into groups of five bits. The last group is padded with zeros.
 fn to_groups(bytes: &[u8]) -> Vec<u8> {
     let (mut groups, mut held, mut count) = (Vec::with_capacity(bytes.len() * 8 / 5 + 1), 0_u32, 0);
     for byte in bytes {
@@ -53,7 +53,7 @@ fn checksum(prefix: &str, data: &[u8]) -> [u8; 6] {
     std::array::from_fn(|n| ((sum ^ 1) >> (5 * (5 - n)) & 31) as u8)
 }
 
-/// The bytes of a text whose checksum nobody doubts.
+/// Decodes a text without a check of its checksum.
 #[cfg(test)]
 pub(crate) fn decode(text: &str) -> Vec<u8> {
     let text = text.to_ascii_lowercase();

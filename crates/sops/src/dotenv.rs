@@ -9,7 +9,7 @@ use crate::{
 
 const FORMAT: &str = "dotenv";
 
-/// Without its comments.
+/// Leaves the comments out.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Map, SopsError> {
     let mut map = Map::new();
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {

@@ -1,7 +1,8 @@
-//! AES-256-GCM with a nonce of any length (NIST SP 800-38D, 7.2): SOPS takes 32 bytes, where the TLS library, as most do, knows 12.
+//! AES-256-GCM with a nonce of any length (NIST SP 800-38D, 7.2). SOPS uses nonces of 32 bytes, and the TLS library
+//! supports only 12.
 //!
-//! AES is the library's; what is made here of it is the hash of GCM and the counter. The hash takes the same time whatever it
-//! is given, at some 30 MB/s, which for a file of secrets is nothing.
+//! The library implements AES. This module adds the hash and the counter of GCM. The time of the hash does not depend
+//! on its input. It processes about 30 MB/s, which is enough for files of secrets.
 
 use aws_lc_rs::{
     cipher::{AES_256, DecryptingKey, DecryptionContext, UnboundCipherKey},
@@ -15,7 +16,7 @@ const BLOCK: usize = 16;
 
 pub(crate) struct Cipher {
     key: DecryptingKey,
-    /// The key of the hash: the cipher of zeros.
+    /// Key of the hash: the encrypted block of zeros.
     hash: Zeroizing<u128>,
 }
 
@@ -30,7 +31,7 @@ impl Cipher {
         })
     }
 
-    /// The plain text, if `tag` says that all of it is as it was encrypted.
+    /// Decrypts, if `tag` matches.
     pub(crate) fn open(
         &self,
         nonce: &[u8],
@@ -49,7 +50,7 @@ impl Cipher {
         Ok(plain)
     }
 
-    /// The counter of GCM is its last 32 bits, the library's all 128: they part where those 32 run over.
+    /// GCM counts in the last 32 bits, the library in all 128. They differ after an overflow of the 32 bits.
     fn decrypt(&self, first: u128, in_out: &mut [u8]) -> Result<(), Unspecified> {
         let next = (first as u32).wrapping_add(1);
         let blocks = usize::try_from((1_u64 << 32) - u64::from(next)).unwrap_or(usize::MAX);
@@ -81,7 +82,8 @@ impl Cipher {
         })
     }
 
-    /// In GF(2^128), the first bit being the coefficient of 1: no branch and no index depends on either of them.
+    /// Multiplies in GF(2^128), where the first bit is the coefficient of 1. No branch and no index depends on the
+    /// factors.
     fn multiply(&self, value: u128) -> u128 {
         const REDUCTION: u128 = 0xe1 << 120;
         let (mut product, mut factor) = (0, *self.hash);
@@ -135,7 +137,7 @@ mod tests {
         );
     }
 
-    /// Of the submission of GCM to NIST: test cases 13, 15, 16, 17 and 18.
+    /// Test cases 13, 15, 16, 17 and 18 of GCM's submission to NIST.
     #[test]
     fn cases_of_the_submission_of_gcm_open() {
         let zeros = "00".repeat(32);

@@ -1,4 +1,4 @@
-//! JSON, in the order of the file.
+//! Reads and writes JSON. Keys keep the order of the file.
 
 use std::{collections::HashSet, fmt};
 
@@ -12,13 +12,13 @@ use crate::{
 
 const FORMAT: &str = "JSON";
 
-/// serde_json itself ends at 128 levels.
+/// Maximum depth. serde_json itself allows 128 levels.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Map, SopsError> {
     let syntax = |problem: String| SopsError::Syntax {
         format: FORMAT,
         problem,
     };
-    // Its text may quote a value: only the place is told.
+    // The error shows only the position, because the parser's message may quote a value.
     let read = serde_json::from_slice(bytes);
     let read =
         read.map_err(|error: serde_json::Error| syntax(format!("line {} column {}", error.line(), error.column())))?;
@@ -55,7 +55,7 @@ impl<'de> Visitor<'de> for Any {
         Ok(Value::Int(value))
     }
 
-    /// Beyond 64 bits SOPS takes a float.
+    /// SOPS reads an integer of more than 64 bits as a float.
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
         Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Int))
     }
@@ -84,7 +84,7 @@ impl<'de> Visitor<'de> for Any {
         let (mut map, mut seen) = (Map::new(), HashSet::new());
         while let Some((key, value)) = entries.next_entry::<String, Value>()? {
             if !seen.insert(key.clone()) {
-                return Err(A::Error::custom("a key that is given twice"));
+                return Err(A::Error::custom("a key occurs twice"));
             }
             map.push((key, value));
         }
@@ -127,8 +127,8 @@ fn write_value(out: &mut Vec<u8>, value: &Value, depth: usize, path: &str) -> Re
         Value::Null | Value::Comment => out.extend_from_slice(b"null"),
         Value::Bool(value) => out.extend_from_slice(value.to_string().as_bytes()),
         Value::Int(number) => out.extend_from_slice(number.to_string().as_bytes()),
-        Value::Float(number) if !number.is_finite() => return Err(unusable("is a number that JSON can't hold")),
-        // As Go writes it: an API server takes no 1.0 for an integer.
+        Value::Float(number) if !number.is_finite() => return Err(unusable("is a number that JSON can't represent")),
+        // The format of Go, because an API server does not accept 1.0 as an integer.
         Value::Float(number) if number.fract() == 0.0 && number.abs() < 1e21 => {
             out.extend_from_slice(number.to_string().as_bytes());
         }

@@ -1,14 +1,14 @@
-//! SOPS files, opened with the key of a cluster: <https://getsops.io/docs/>.
+//! Decrypts SOPS files with the key of a cluster: <https://getsops.io/docs/>.
 //!
-//! Of SOPS what a file in a repository needs: YAML, JSON, dotenv and binary files, encrypted to age recipients of type X25519
-//! (<https://c2sp.org/age>), with the MAC over all of their values. Whether a value is encrypted is read from the value itself:
-//! the rules of a file (`encrypted_regex` and the like) say what is to be encrypted when it is written, and whoever undoes that
-//! afterwards changes the MAC.
+//! Supports the formats of repositories: YAML, JSON, dotenv and binary files, encrypted to age recipients of type
+//! X25519 (<https://c2sp.org/age>), with the MAC over all values. The value itself shows whether it is encrypted. The
+//! rules of a file (`encrypted_regex` and others) only say which values to encrypt when it is written, and a later
+//! change of a value changes the MAC.
 //!
-//! What comes out is written from the values that were verified, and never from the file's text, so that no reader behind
-//! this one sees something else in it. Comments and the layout are not kept.
+//! The result is written from the verified values, and never from the file's text, so that later readers can't see
+//! other values in it. It has no comments and not the file's layout.
 //!
-//! Pure: no files, sockets or clocks. An error names the place in the file and never a value.
+//! Pure: no files, sockets or clocks. An error names the position in the file and never a value.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod age;
@@ -29,23 +29,23 @@ pub use bech32::recipient;
 use metadata::Metadata;
 use value::{Map, Value, Walk, get};
 
-/// Largest file that is read. A Secret has 1 MiB at most; this is room for a few and for base64.
+/// Maximum size of a file, in bytes: room for a few Secrets, each of at most 1 MiB, in base64.
 pub const MAX_FILE_BYTES: usize = 8 << 20;
-/// On an object that is meant to stay encrypted: another program of the cluster decrypts it.
+/// Annotation of an object that stays encrypted, because another program of the cluster decrypts it.
 pub const KEEP_ANNOTATION: &str = "farwater.dev/sops";
-/// The annotation's one value.
+/// The only value of the annotation.
 pub const KEEP: &str = "Keep";
-/// How every value that SOPS has encrypted begins.
+/// Prefix of each encrypted value.
 pub const ENCRYPTED: &str = "ENC[AES256_GCM,";
 
-/// What a file is written in, by its name as SOPS has it.
+/// Format of a file. SOPS derives it from the file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Yaml,
     Json,
     Dotenv,
     Ini,
-    /// Anything else, in an envelope of JSON.
+    /// Any other file, in an envelope of JSON.
     Binary,
 }
 
@@ -85,10 +85,10 @@ fn starts_with_brace(bytes: &[u8]) -> bool {
     bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
-/// Why a SOPS file can't be opened. Places and recipients are in the clear in the file itself; nothing that it encrypts is here.
+/// Why a SOPS file can't be decrypted. Errors have only positions and recipients, which the file has unencrypted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SopsError {
-    #[error("the file is {0} bytes long; at most {MAX_FILE_BYTES} are decrypted")]
+    #[error("the file has {0} bytes; the maximum is {MAX_FILE_BYTES}")]
     TooLarge(usize),
     #[error(
         "it is encrypted to {}, and to no key of this cluster: add the cluster's recipient and run `sops updatekeys`",
@@ -96,31 +96,32 @@ pub enum SopsError {
     )]
     NotOurs(Vec<String>),
     #[error(
-        "it has no age recipient ({0}); only age keys are opened here: add the cluster's recipient and run `sops updatekeys`"
+        "it has no age recipient ({0}); only age keys are supported: add the cluster's recipient and run `sops updatekeys`"
     )]
     NoAge(String),
     #[error("it needs keys of several key groups (Shamir), which one cluster does not have: encrypt it with one group")]
     KeyGroups,
-    #[error("its data key does not open ({0}): it was altered, or is of another file; run `sops updatekeys`")]
+    #[error("its data key can't be decrypted ({0}): it was altered, or is from another file; run `sops updatekeys`")]
     DataKey(&'static str),
-    #[error("its metadata has no usable {0}; SOPS has not written it so")]
+    #[error("its metadata has no usable {0}: encrypt the file with SOPS again")]
     Metadata(&'static str),
-    #[error("{path} does not decrypt: it was altered, or moved from another place or file")]
+    #[error("{path} can't be decrypted: it was altered, or moved from another place or file")]
     Value { path: String },
     #[error("{path} {problem}")]
     Unusable { path: String, problem: &'static str },
     #[error(
-        "its MAC is not that of its values: it was altered after it was encrypted; restore it, and change it with `sops edit`"
+        "its MAC does not match its values: the file was altered after its encryption; restore it, and change it with `sops edit`"
     )]
     Mac,
     #[error("it can't be read as {format}: {problem}")]
     Syntax { format: &'static str, problem: String },
-    #[error("is an INI file, which is not decrypted here; use YAML, JSON, dotenv or binary")]
+    #[error("is an INI file, which is not supported; use YAML, JSON, dotenv or binary")]
     Ini,
 }
 
 impl SopsError {
-    /// It is well, and meant for others: which files of a repository are for which cluster nobody else can say.
+    /// Whether the file is for other clusters. This is no error by itself, because a repository may have files for
+    /// several clusters.
     pub fn is_for_others(&self) -> bool {
         matches!(self, Self::NotOurs(_) | Self::NoAge(_))
     }
@@ -140,12 +141,12 @@ fn listed(recipients: &[String]) -> String {
     text
 }
 
-/// A file in the clear.
+/// A decrypted file.
 pub struct Decrypted {
     pub bytes: Zeroizing<Vec<u8>>,
-    /// What was encrypted in it, as text: nobody but the cluster may see these.
+    /// The decrypted values as text. They must not leave the cluster.
     pub secrets: Vec<Zeroizing<String>>,
-    /// The recipient whose key has opened it.
+    /// The recipient whose key decrypted the file.
     pub recipient: String,
 }
 
@@ -157,14 +158,14 @@ impl std::fmt::Debug for Decrypted {
     }
 }
 
-/// Whether a file may be one of SOPS, by its name and a look at its text: cheap, for all files that there are.
+/// Whether a file may be a SOPS file, by its name and its text. Cheap, because it runs for each file.
 pub fn suspects(name: &str, bytes: &[u8]) -> bool {
     Format::of(name).suspects(bytes)
 }
 
-/// Opens a file by its name. None: it is no file of SOPS, or says that it is to be kept as it is.
+/// Decrypts a file. None: it is no SOPS file, or an annotation says that it stays encrypted.
 ///
-/// `identities`: those of one cluster, today's first.
+/// `identities`: keys of one cluster, the present one first.
 pub fn decrypt(name: &str, bytes: &[u8], identities: &[Identity]) -> Result<Option<Decrypted>, SopsError> {
     let format = Format::of(name);
     if !format.suspects(bytes) {
@@ -176,7 +177,7 @@ pub fn decrypt(name: &str, bytes: &[u8], identities: &[Identity]) -> Result<Opti
     let mut documents = match format {
         Format::Yaml => yaml::parse(text(bytes, "YAML")?)?,
         Format::Json => vec![json::parse(bytes)?],
-        // Some other text that begins with a brace.
+        // A text may begin with a brace and be no JSON.
         Format::Binary => match json::parse(bytes) {
             Ok(map) => vec![map],
             Err(_) => return Ok(None),
@@ -236,7 +237,7 @@ fn is_kept(document: &Map) -> bool {
     matches!(get(annotations, KEEP_ANNOTATION), Some(Value::Text(text)) if text.as_slice() == KEEP.as_bytes())
 }
 
-/// The one value of an envelope.
+/// The value of an envelope.
 fn binary(documents: Vec<Map>) -> Result<Zeroizing<Vec<u8>>, SopsError> {
     let data = documents.into_iter().flatten().find(|(key, _)| key == "data");
     match data {

@@ -1,4 +1,4 @@
-//! What SOPS writes about a file into it: under `sops` at the top, or in dotenv as variables `sops_…`.
+//! SOPS's metadata of a file: the key `sops` at the top, or in dotenv variables `sops_…`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) const SOPS: &str = "sops";
 const FLAT: &str = "sops_";
-/// Lists of keys of other kinds than age, and what people call these.
+/// Lists of keys of other kinds than age, with names for people.
 const OTHERS: [(&str, &str); 6] = [
     ("pgp", "PGP"),
     ("kms", "AWS KMS"),
@@ -22,28 +22,28 @@ const OTHERS: [(&str, &str); 6] = [
     ("hc_vault", "Vault"),
     ("hckms", "Huawei KMS"),
 ];
-/// Lists besides those.
+/// Other lists.
 const LISTS: [&str; 2] = ["age", "key_groups"];
-/// Of one file: far more than clusters that share a secret in a file of their own.
+/// Maximum number of recipients of a file, far more than clusters that share a secret.
 const MAX_RECIPIENTS: usize = 10_000;
 
 pub(crate) struct Metadata {
     mac: Zeroizing<String>,
-    /// RFC 3339 without fractions: what the MAC is bound to.
+    /// Time in RFC 3339 without fractions. The MAC is bound to it.
     last_modified: String,
     pub(crate) mac_only_encrypted: bool,
     recipients: Vec<Recipient>,
-    /// Kinds of keys that are not for us.
+    /// Unsupported kinds of keys.
     others: Vec<&'static str>,
 }
 
 struct Recipient {
     name: String,
-    /// The data key, as a file of age.
+    /// The data key, encrypted as an age file.
     sealed: String,
 }
 
-/// Takes the metadata out of all documents; that of the first one counts. None: the file is not SOPS's.
+/// Removes the metadata from all documents, and returns that of the first one. None: it is no SOPS file.
 pub(crate) fn take(documents: &mut [Map]) -> Result<Option<Map>, SopsError> {
     let mut found = None;
     for (number, document) in documents.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ pub(crate) fn take(documents: &mut [Map]) -> Result<Option<Map>, SopsError> {
     Ok(found)
 }
 
-/// The same of dotenv: `sops_age__list_0__map_enc` and so on.
+/// The same for dotenv: `sops_age__list_0__map_enc` and so on.
 pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
     let document = documents.first_mut()?;
     let (flat, rest): (Map, Map) = std::mem::take(document)
@@ -120,7 +120,7 @@ impl Metadata {
             return Err(SopsError::KeyGroups);
         }
         if ages.len() > MAX_RECIPIENTS {
-            return Err(SopsError::Metadata("`age` with so many recipients"));
+            return Err(SopsError::Metadata("`age`, which has too many recipients"));
         }
         let read = |item: &Value| {
             let Value::Map(item) = item else { return None };
@@ -149,7 +149,7 @@ impl Metadata {
         })
     }
 
-    /// The data key, by the first of these identities that it is encrypted to; and as whom that one is known.
+    /// The data key, decrypted with the first identity among the recipients, and the name of that recipient.
     pub(crate) fn open(&self, identities: &[Identity]) -> Result<(DataKey, String), SopsError> {
         if self.recipients.is_empty() {
             return Err(SopsError::NoAge(self.others.join(", ")));
@@ -171,7 +171,7 @@ impl Metadata {
         ))
     }
 
-    /// What the MAC was when the file was written.
+    /// The MAC of the file when it was written.
     pub(crate) fn open_mac(&self, key: &DataKey) -> Result<String, SopsError> {
         let opened = key.open(&self.mac, &self.last_modified);
         opened
@@ -180,7 +180,7 @@ impl Metadata {
     }
 }
 
-/// A recipient is public, and still somebody's text.
+/// Shortens a recipient's name. It is public, but may contain any text.
 fn shown(name: &str) -> String {
     name.chars().filter(char::is_ascii_graphic).take(80).collect()
 }

@@ -1,12 +1,12 @@
-//! Scalars as SOPS reads and hashes them: those of go-yaml v3 (`resolve.go`), and Go's way of writing numbers and times.
+//! Scalars as SOPS reads and hashes them: go-yaml v3 (`resolve.go`) reads them, and Go formats numbers and times.
 //!
-//! The MAC is over these texts, so that a scalar that is read otherwise is taken for an alteration.
+//! The MAC covers these texts, so a difference in reading would look like an alteration.
 
 use farwater_bundle::yaml::Scalar;
 
 use crate::value::Value;
 
-/// A plain scalar of YAML, without a tag.
+/// Resolves a plain scalar of YAML without a tag.
 pub(crate) fn resolve(text: &str) -> Result<Value, &'static str> {
     if let Some(value) = resolve_known(text) {
         return Ok(value);
@@ -17,11 +17,11 @@ pub(crate) fn resolve(text: &str) -> Result<Value, &'static str> {
     if let Some(time) = parse_timestamp(text) {
         return Ok(Value::Time(time));
     }
-    // Of numbers v2 and v3 think alike.
+    // go-yaml v2 and v3 read numbers alike.
     match Scalar::resolve(text) {
         Scalar::Int(number) => Ok(Value::Int(number)),
         Scalar::Float(number) => Ok(Value::Float(number)),
-        Scalar::Uint(_) => Err("is an integer over 64 bits, which SOPS does not encrypt; quote it"),
+        Scalar::Uint(_) => Err("is an integer of more than 64 bits, which SOPS does not encrypt; quote it"),
         Scalar::Null | Scalar::Bool(_) | Scalar::String(_) => Ok(Value::text(text)),
     }
 }
@@ -35,7 +35,9 @@ pub(crate) fn resolve_tagged(tag: &str, text: &str) -> Result<Value, &'static st
         ("float", Value::Int(number)) => Ok(Value::Float(number as f64)),
         ("float", Value::Float(number)) => Ok(Value::Float(number)),
         ("timestamp", Value::Time(time)) => Ok(Value::Time(time)),
-        ("null" | "bool" | "int" | "float" | "timestamp" | "binary", _) => Err("has a tag that its value does not fit"),
+        ("null" | "bool" | "int" | "float" | "timestamp" | "binary", _) => {
+            Err("has a tag that does not match its value")
+        }
         _ => Ok(Value::text(text)),
     }
 }
@@ -71,7 +73,7 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A time as `time.Time` has it, which is written in one way.
+/// A time like Go's `time.Time`, with one text form.
 struct Time {
     /// Year, month, day, hour, minute, second.
     numbers: [u32; 6],
@@ -81,7 +83,7 @@ struct Time {
 }
 
 impl Time {
-    /// RFC 3339 with as many digits of a second as there are.
+    /// Formats in RFC 3339, with fractions of a second if there are any.
     fn write(&self) -> String {
         let fraction = format!("{:09}", self.nanoseconds);
         let fraction = fraction.trim_end_matches('0');
@@ -102,7 +104,7 @@ impl Time {
     }
 }
 
-/// go-yaml's four forms of a timestamp, as [`Time::write`] has it.
+/// Parses go-yaml's four forms of a timestamp. The result is in the format of [`Time::write`].
 pub(crate) fn parse_timestamp(text: &str) -> Option<String> {
     let mut rest = Rest(text);
     let date = rest.date(false)?;
@@ -122,7 +124,7 @@ pub(crate) fn parse_timestamp(text: &str) -> Option<String> {
     Some(finish(date, clock, nanoseconds, offset)?.write())
 }
 
-/// RFC 3339 as Go writes it.
+/// Formats a timestamp in Go's RFC 3339.
 pub(crate) fn parse_rfc3339(text: &str) -> Option<String> {
     read_rfc3339(text).map(|time| time.write())
 }
@@ -162,7 +164,7 @@ fn finish(date: [u32; 3], clock: [u32; 3], nanoseconds: u32, offset: i32) -> Opt
     })
 }
 
-/// What is left to read of a text.
+/// The rest of a text that is parsed.
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
@@ -205,7 +207,7 @@ impl Rest<'_> {
         Some([hour, minute, second])
     }
 
-    /// Of a second; what is finer than a nanosecond is dropped.
+    /// Fraction of a second, cut to nanoseconds.
     fn fraction(&mut self) -> Option<u32> {
         if !self.0.starts_with(['.', ',']) || !self.0[1..].starts_with(|next: char| next.is_ascii_digit()) {
             return Some(0);

@@ -1,4 +1,4 @@
-//! The values of a file, how each is encrypted, and the MAC over all of them: `sops.go` and `aes/cipher.go` of SOPS 3.
+//! The values of a file, their encryption, and the MAC over all of them: `sops.go` and `aes/cipher.go` of SOPS 3.
 
 use aws_lc_rs::digest::{Context, SHA512};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -6,20 +6,20 @@ use zeroize::Zeroizing;
 
 use crate::{ENCRYPTED, SopsError, gcm::Cipher, scalar};
 
-/// In the order of the file, which the MAC is over.
+/// Entries in the order of the file. The MAC covers the order.
 pub(crate) type Map = Vec<(String, Value)>;
 
-/// No `Debug`: these are what is to be kept.
+/// Has no `Debug`, because values are secret.
 pub(crate) enum Value {
     Null,
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// Bytes, as strings of Go are.
+    /// Bytes, like strings in Go.
     Text(Zeroizing<Vec<u8>>),
-    /// A timestamp as Go writes it: RFC 3339.
+    /// A timestamp in Go's format, RFC 3339.
     Time(String),
-    /// What was a comment in a list before it was encrypted.
+    /// An encrypted comment of a list.
     Comment,
     List(Vec<Value>),
     Map(Map),
@@ -41,7 +41,7 @@ impl Value {
         }
     }
 
-    /// As the MAC has it; nothing of a null and of a comment.
+    /// The bytes that the MAC covers. None for a null or a comment.
     fn hashed(&self) -> Option<Zeroizing<Vec<u8>>> {
         let text = match self {
             Self::Text(text) => return Some(text.clone()),
@@ -56,20 +56,20 @@ impl Value {
     }
 }
 
-/// Decrypts values in their order, and hashes them.
+/// Decrypts and hashes values in their order.
 pub(crate) struct Walk<'a> {
     key: &'a DataKey,
     hash: Context,
     only_encrypted: bool,
-    /// The keys that lead to a value; the places in lists don't count.
+    /// Keys on the path of a value, without positions in lists.
     path: Vec<String>,
     secrets: Vec<Zeroizing<String>>,
 }
 
-/// What the values of one file are encrypted with.
+/// The key that encrypts the values of one file.
 pub(crate) struct DataKey(Cipher);
 
-/// Hashed first where only encrypted values are: such a MAC is never that of all values.
+/// Hashed first if the MAC covers only encrypted values, so that it never equals a MAC over all values.
 const ONLY_ENCRYPTED: [u8; 32] = [
     0x8a, 0x3f, 0xd2, 0xad, 0x54, 0xce, 0x66, 0x52, 0x7b, 0x10, 0x34, 0xf3, 0xd1, 0x47, 0xbe, 0x0b, 0x0b, 0x97, 0x5b,
     0x3b, 0xf4, 0x4f, 0x72, 0xc6, 0xfd, 0xad, 0xec, 0x81, 0x76, 0xf2, 0x7d, 0x69,
@@ -84,7 +84,7 @@ impl DataKey {
         Cipher::new(bytes).map(Self).map_err(|_| wrong)
     }
 
-    /// A value of `ENC[…]`. None: it does not decrypt, here.
+    /// Decrypts `ENC[…]`. None: it can't be decrypted at this path.
     pub(crate) fn open(&self, text: &str, aad: &str) -> Option<Value> {
         let sealed = Sealed::parse(text)?;
         let plain = self
@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The MAC, and what was encrypted.
+    /// The MAC, and the decrypted values as text.
     pub(crate) fn finish(self) -> (String, Vec<Zeroizing<String>>) {
         (hex::encode_upper(self.hash.finish().as_ref()), self.secrets)
     }
@@ -206,7 +206,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// True and false are no secrets by which to know a value again.
+    /// Records a decrypted value, to conceal it in messages. `true` and `false` are no secrets.
     fn keep(&mut self, value: &Value) {
         let text = match value {
             Value::Text(bytes) => std::str::from_utf8(bytes).map(str::to_owned).ok(),

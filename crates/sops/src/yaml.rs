@@ -1,4 +1,4 @@
-//! YAML: as SOPS writes it, which knows no aliases, and back as plain as it can be.
+//! Reads YAML as SOPS writes it, which has no aliases, and writes simple YAML.
 
 use std::{collections::HashSet, fmt::Write as _};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 const FORMAT: &str = "YAML";
-/// Deeper than any object of Kubernetes.
+/// Maximum depth, more than any object of Kubernetes has.
 const MAX_DEPTH: usize = 100;
 
 enum Open {
@@ -24,11 +24,11 @@ enum Open {
 struct OpenMap {
     map: Map,
     seen: HashSet<String>,
-    /// The key whose value comes next.
+    /// Key of the next value.
     key: Option<String>,
 }
 
-/// Each document that holds something is a mapping.
+/// Parses documents. Each one that is not empty must be a mapping.
 pub(crate) fn parse(text: &str) -> Result<Vec<Map>, SopsError> {
     let options = granit_parser::options! {
         emit_comments: false,
@@ -64,7 +64,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Map>, SopsError> {
             Event::Scalar(text, style, _, tag) => {
                 resolve(&text, style, tag.as_deref()).map_err(|problem| syntax(line, &format!("a value {problem}")))?
             }
-            Event::Alias(_) => return Err(syntax(line, "an alias, which SOPS writes none of")),
+            Event::Alias(_) => return Err(syntax(line, "an alias, which SOPS does not write")),
             _ => continue,
         };
         match stack.last_mut() {
@@ -77,7 +77,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Map>, SopsError> {
 }
 
 impl OpenMap {
-    /// A key, or the value of the key before.
+    /// Adds a key, or the value of the last key.
     fn add(&mut self, value: Value) -> Result<(), &'static str> {
         if let Some(key) = self.key.take() {
             self.map.push((key, value));
@@ -85,10 +85,10 @@ impl OpenMap {
         }
         let name = value
             .as_str()
-            .ok_or("a key that is no text, which SOPS does not encrypt")?
+            .ok_or("a key that is not a text, which SOPS does not encrypt")?
             .to_owned();
         if !self.seen.insert(name.clone()) {
-            return Err("a key that is given twice");
+            return Err("a key that occurs twice");
         }
         self.key = Some(name);
         Ok(())
@@ -138,7 +138,7 @@ fn write_map(out: &mut String, map: &Map, depth: usize) -> Result<(), SopsError>
     Ok(())
 }
 
-/// Behind a key or a dash. `path`: where it is, for an error.
+/// Writes a value after a key or a dash. `path`: its position, for errors.
 fn write_value(out: &mut String, value: &Value, depth: usize, path: &str) -> Result<(), SopsError> {
     match value {
         Value::Map(map) if !map.is_empty() => {
@@ -168,7 +168,7 @@ fn write_value(out: &mut String, value: &Value, depth: usize, path: &str) -> Res
         Value::Float(number) => out.push_str(&write_float(*number)),
         Value::Time(text) => out.push_str(text),
         Value::Text(_) => {
-            let problem = "is not UTF-8 text, which YAML of Kubernetes can't hold; use a binary file";
+            let problem = "is not UTF-8 text, which YAML can't represent in Kubernetes; use a binary file";
             let text = value.as_str().ok_or_else(|| SopsError::Unusable {
                 path: path.to_owned(),
                 problem,
@@ -194,7 +194,7 @@ fn indent(out: &mut String, depth: usize) {
     out.extend(std::iter::repeat_n(' ', 2 * depth));
 }
 
-/// Plain where every reader sees the same text in it.
+/// Whether all readers read the text without quotes as the same text.
 fn write_key(out: &mut String, key: &str) {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -207,7 +207,7 @@ fn write_key(out: &mut String, key: &str) {
     }
 }
 
-/// In double quotes, on one line, without a character that a reader could take for a line break.
+/// Writes the text in double quotes on one line. Escapes each character that a reader could take for a line break.
 fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -246,7 +246,7 @@ mod tests {
             written("a: b\n---\n---\nc: !!str 5\n"),
             "a: \"b\"\n---\n---\nc: \"5\"\n"
         );
-        // Words that are booleans to some readers and texts to others are texts.
+        // Words that only some readers take for booleans are texts.
         assert_eq!(written("a: yes\nb: 0o17\n"), "a: \"yes\"\nb: 15\n");
     }
 
@@ -257,10 +257,10 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         };
         check("a: &a 1\nb: *a\n", "line 2: an alias");
-        check("1: a\n", "line 1: a key that is no text");
-        check("a: 1\na: 2\n", "line 2: a key that is given twice");
+        check("1: a\n", "line 1: a key that is not a text");
+        check("a: 1\na: 2\n", "line 2: a key that occurs twice");
         check("- a\n", "a document is no mapping");
-        check("a: 18446744073709551615\n", "an integer over 64 bits");
+        check("a: 18446744073709551615\n", "an integer of more than 64 bits");
         check(&"[".repeat(500), "YAML");
     }
 

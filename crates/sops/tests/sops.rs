@@ -1,4 +1,4 @@
-//! Files that the real SOPS has encrypted, opened here and there: both must see the same.
+//! Files encrypted by the real SOPS. This crate and SOPS must decrypt them to the same values.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -12,7 +12,7 @@ use farwater_sops::{Decrypted, Identity, SopsError, decrypt};
 use farwater_testkit::{Tools, process::bare_command};
 use serde_json::{Value, json};
 
-/// Keys of age, and a folder for SOPS to work in.
+/// Keys of age, and a working folder for SOPS.
 struct Rig {
     folder: tempfile::TempDir,
     tools: Tools,
@@ -53,7 +53,7 @@ impl Rig {
         command
     }
 
-    /// By SOPS's options of before it had verbs: `encrypt` alone knows not all that rules may say.
+    /// Uses SOPS's older options, because the command `encrypt` does not support all rules.
     fn run(&self, verb: &str, name: &str, arguments: &[&str]) -> Output {
         self.sops()
             .arg(format!("--{verb}"))
@@ -63,7 +63,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// The file as SOPS encrypts it to our key.
+    /// Encrypts the file to our key with SOPS.
     fn encrypt(&self, name: &str, plain: &[u8], arguments: &[&str]) -> Vec<u8> {
         self.try_encrypt(name, plain, arguments).unwrap()
     }
@@ -83,7 +83,7 @@ impl Rig {
         }
     }
 
-    /// What SOPS makes of it again; none if it refuses.
+    /// Decrypts the file with SOPS. None: SOPS refuses it.
     fn ask_sops(&self, name: &str, encrypted: &[u8]) -> Option<Vec<u8>> {
         fs::write(self.path(name), encrypted).unwrap();
         let output = self.run("decrypt", name, &[]);
@@ -102,7 +102,7 @@ impl Rig {
         error
     }
 
-    /// Encrypts, opens, and compares with what SOPS says.
+    /// Encrypts, decrypts, and compares with SOPS.
     fn check(&self, name: &str, plain: &str, arguments: &[&str]) -> Decrypted {
         let encrypted = self.encrypt(name, plain.as_bytes(), arguments);
         let text = String::from_utf8_lossy(&encrypted).into_owned();
@@ -131,8 +131,8 @@ fn scalar(secret: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A file in the clear as those read it who apply it: YAML and JSON as values, everything else as it is. What no manifest
-/// can hold, an infinite number, is what the error says of it.
+/// A decrypted file as its readers see it: YAML and JSON as values, other formats as text. An infinite number, which no
+/// manifest can have, becomes the text of the error.
 fn read(name: &str, bytes: &[u8]) -> Value {
     let text = String::from_utf8_lossy(bytes);
     match Path::new(name).extension().and_then(|extension| extension.to_str()) {
@@ -149,7 +149,7 @@ fn read(name: &str, bytes: &[u8]) -> Value {
     }
 }
 
-/// Values that no error may hold.
+/// Values that must not occur in errors.
 const CANARIES: [&str; 2] = ["hunter2-of-the-database", "a-token-that-nobody-sees"];
 
 const MANIFESTS: &str = "\
@@ -235,7 +235,7 @@ fn json_dotenv_and_binary_files_are_opened() {
     }
 }
 
-/// Who writes a value of the clear part in another way changes no MAC.
+/// Another spelling of an unencrypted value does not change the MAC.
 #[test]
 fn scalars_are_read_as_sops_reads_them() {
     let rig = Rig::new();
@@ -341,11 +341,11 @@ fn whatever_is_altered_is_refused() {
         );
         rig.refuse("altered.yaml", altered.as_bytes())
     };
-    // Another value of the clear part; a value less; one in the clear instead.
+    // A changed unencrypted value, a removed value, and a value that was decrypted.
     assert_eq!(check(encrypted.replace("name: odd", "name: even")), SopsError::Mac);
     assert_eq!(check(encrypted.replace(&format!("{password}\n"), "")), SopsError::Mac);
     assert_eq!(check(encrypted.replace(&value(password), "guess")), SopsError::Mac);
-    // Two that have changed their places, one of another document.
+    // Two swapped values, and a value of another document.
     let swapped = encrypted
         .replace(password, "PLACE")
         .replace(&value(port), &value(password));
@@ -357,13 +357,13 @@ fn whatever_is_altered_is_refused() {
         }
     );
     check(encrypted.replace(&value(password), &value(token)));
-    // A bit of the data, of the tag, of the nonce.
+    // A changed bit in the data, the tag and the nonce.
     for part in ["data:", "tag:", "iv:"] {
         let at = encrypted.find(password).unwrap() + password.find(part).unwrap() + part.len();
         let other = if encrypted.as_bytes()[at] == b'A' { "B" } else { "A" };
         check(format!("{}{other}{}", &encrypted[..at], &encrypted[at + 1..]));
     }
-    // What the MAC is bound to, and the MAC itself.
+    // The time that the MAC is bound to, and the MAC itself.
     let time = value(line("lastmodified:"));
     assert_eq!(
         check(encrypted.replace(&time, "\"2001-01-01T00:00:00Z\"")),
@@ -373,7 +373,7 @@ fn whatever_is_altered_is_refused() {
         check(encrypted.replace(&value(line("mac:")), &value(password))),
         SopsError::Mac
     );
-    // Less of the values than the MAC is of.
+    // Fewer values than the MAC covers.
     check(encrypted.replace("    mac: ", "    mac_only_encrypted: true\n    mac: "));
     // The data key of another file.
     let other = String::from_utf8(rig.encrypt("other.yaml", b"a: b\n", &[])).unwrap();
@@ -428,7 +428,7 @@ fn a_file_is_opened_by_any_key_of_the_cluster_and_by_no_other() {
     let error = rig.refuse("a.yaml", &others);
     assert_eq!(error, SopsError::NotOurs(vec![rig.other.recipient().to_owned()]));
     assert!(error.is_for_others() && error.to_string().contains("sops updatekeys"));
-    // One key of before is enough.
+    // One former key is enough.
     let (ours, other) = (&rig.ours, &rig.other);
     let identity = |name: &str| {
         let text = fs::read_to_string(rig.path(name)).unwrap();
@@ -482,7 +482,7 @@ fn what_is_no_file_of_sops_or_shall_stay_encrypted_is_left_alone() {
     assert!(is_left("kept.yaml", &kept));
     let encrypted = rig.encrypt("a.yaml", b"a: b\n", &[]);
     let text = String::from_utf8(encrypted).unwrap();
-    // A document about SOPS, a value that holds such a file, and a chart's template.
+    // A document about SOPS, a value with the text of a SOPS file, and a template of a chart.
     let quoted: String = text.lines().map(|line| format!("  {line}\n")).collect();
     assert!(is_left("README.md", text.as_bytes()));
     assert!(is_left("a.yaml", format!("file: |\n{quoted}").as_bytes()));
@@ -491,7 +491,7 @@ fn what_is_no_file_of_sops_or_shall_stay_encrypted_is_left_alone() {
         b"{{ if .Values.sops }}\nmac: ENC[AES256_GCM,\n{{ end }}\n"
     ));
     assert!(is_left("a.json", b"{\"a\": \"ENC[AES256_GCM,\"}"));
-    // One that was SOPS's and can't be read any more is an error, never a file in the clear.
+    // A damaged SOPS file is an error, and never counts as an unencrypted file.
     assert!(matches!(
         rig.refuse("a.yaml", format!("{text}  broken: [\n").as_bytes()),
         SopsError::Syntax { .. }

@@ -1,4 +1,4 @@
-//! Metrics as Prometheus' text format has them (version 0.0.4), which every scraper and `promtool check metrics` read.
+//! Metrics in Prometheus' text format, version 0.0.4, which all scrapers and `promtool check metrics` read.
 
 use std::fmt::{Display, Write as _};
 
@@ -11,18 +11,19 @@ pub enum Kind {
     Gauge,
 }
 
-/// Families of metrics, one after the other.
+/// Text with families of metrics.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
 impl Exposition {
-    /// A family of one series.
+    /// Adds a family with one series.
     pub fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
         self.family(name, kind, help);
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// A family whose series differ in one label. Values of labels are constants of ours: nothing in them needs escaping.
+    /// Adds a family whose series differ in one label. Label values are constants of this project, so they need no
+    /// escaping.
     pub fn many<V: Display>(
         &mut self,
         name: &str,
@@ -50,8 +51,8 @@ impl Exposition {
     }
 }
 
-/// The same families of a text in OpenMetrics' format, for whoever does not read that: a counter's family is named as its
-/// series are, what OpenMetrics alone has goes by what comes nearest.
+/// Converts OpenMetrics' format for scrapers that don't read it. The family of a counter gets the name of its series,
+/// and a type that only OpenMetrics has becomes the nearest one.
 pub fn from_open_metrics(text: &str) -> String {
     let mut plain = String::with_capacity(text.len() + 256);
     let mut help = None;
@@ -70,7 +71,7 @@ pub fn from_open_metrics(text: &str) -> String {
             }
             let _ = writeln!(plain, "# TYPE {name}{suffix} {kind}");
         } else if !line.starts_with('#') {
-            // Behind a lonely `#` stands an exemplar.
+            // An exemplar follows a ` # `.
             plain.push_str(line.split(" # ").next().unwrap_or(line));
             plain.push('\n');
         }

@@ -1,4 +1,4 @@
-//! What hub and agent tell of themselves. Small: the agent links it.
+//! Metrics, traces and logs of hub and agent. Small, because the agent links it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,5 @@
-//! Logs and traces over OTLP (HTTP, protobuf), set up by OpenTelemetry's standard variables; off without an endpoint.
+//! Logs and traces over OTLP (HTTP, protobuf). OpenTelemetry's standard variables configure it; without an endpoint it
+//! is off.
 
 mod environment;
 mod sender;
@@ -26,10 +27,10 @@ pub use sender::SenderError;
 
 use crate::traces::{self, Span};
 
-/// What may still be sent when the program ends.
+/// Maximum time to send the rest when the program ends.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// Takes events for the log: a layer for `tracing_subscriber`.
+/// Layer of `tracing_subscriber` that sends events as logs.
 pub type LogLayer = OpenTelemetryTracingBridge<SdkLoggerProvider, SdkLogger>;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,16 +43,17 @@ pub enum OtlpError {
     Build(#[from] ExporterBuildError),
 }
 
-/// What was set up. Keep it until the program ends, and end it with [`Otlp::close`].
+/// The configured exporters. Keep it until the program ends, then call [`Otlp::close`].
 pub struct Otlp {
     logs: Option<SdkLoggerProvider>,
     spans: Option<Arc<Spans>>,
 }
 
 impl Otlp {
-    /// As the variables say; none if they name no endpoint. Call it in a Tokio runtime: requests are sent there.
+    /// Configures the exporters by the variables. None: they name no endpoint. Call it in a Tokio runtime, which sends
+    /// the requests.
     ///
-    /// `service`: the name of the program, unless a variable names it.
+    /// `service`: name of the program, unless a variable names it.
     pub fn start(service: &'static str, version: &'static str) -> Result<Option<Self>, OtlpError> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
         if environment.is_off() {
@@ -98,7 +100,8 @@ impl Otlp {
         self.logs.as_ref().map(OpenTelemetryTracingBridge::new)
     }
 
-    /// Sends what waits, for a short while. It blocks, and needs the runtime meanwhile: call it where blocking is allowed.
+    /// Sends the waiting batches for a short time. It blocks while the runtime sends, so call it where blocking is
+    /// allowed.
     pub fn close(self) {
         if let Some(spans) = self.spans {
             let _ = spans.processor.shutdown_with_timeout(LAST_WORDS);
@@ -109,7 +112,7 @@ impl Otlp {
     }
 }
 
-/// Whether an event may go out: what sending logs writes to the log would be sent, and so on for ever.
+/// Whether an event is sent. Events of the sender itself are not, because each would cause further ones.
 pub fn is_sent(metadata: &tracing::Metadata<'_>) -> bool {
     const OWN: [&str; 6] = ["opentelemetry", "hyper", "h2", "tower", "rustls", "farwater_telemetry"];
     !OWN.iter().any(|own| metadata.target().starts_with(own))
@@ -132,7 +135,7 @@ struct Spans {
 impl traces::Sink for Arc<Spans> {
     fn take(&self, span: Span) {
         let trace = TraceId::from_bytes(span.trace);
-        // By the trace's id alone, which both programs know: a trace is taken whole or not at all.
+        // Depends only on the trace's id, which both programs know, so a trace is sampled as a whole or not at all.
         let sampled = self
             .sampler
             .should_sample(None, trace, span.name, &SpanKind::Internal, &[], &[]);

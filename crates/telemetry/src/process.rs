@@ -1,8 +1,8 @@
-//! What the kernel says of this process.
+//! Processor time and memory of this process, from the kernel.
 
 use std::fs;
 
-/// Of the kernel's times as programs are shown them (`USER_HZ`), on every architecture that we build for.
+/// Ticks per second in the kernel's times (`USER_HZ`), on all architectures that we build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Processor time and memory.
@@ -13,7 +13,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// None where there is no `/proc`.
+    /// None: there is no `/proc`.
     pub fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
         let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -24,7 +24,7 @@ impl Usage {
     }
 }
 
-/// proc(5): user and system time are fields 14 and 15. The second field, the program's name, may hold anything.
+/// proc(5): user and system time are fields 14 and 15. Field 2, the program's name, may contain any characters.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);

@@ -1,23 +1,23 @@
-//! Spans that are told once they are over. What belongs to one delivery happens in two programs and at times that nothing
-//! encloses, so a span is data with two times, not a scope; it is told to whoever was set up to take it, or to nobody.
+//! Spans, recorded when they have ended. The parts of one delivery run in two programs, and no scope encloses them. So
+//! a span is data with two times. It goes to the configured sink; without a sink it is dropped.
 
 use std::{sync::OnceLock, time::SystemTime};
 
-/// A piece of a trace.
+/// A part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub trace: [u8; 16],
-    /// None: a new one.
+    /// None: a new id.
     pub id: Option<[u8; 8]>,
     pub parent: Option<[u8; 8]>,
     pub name: &'static str,
     pub interval: Interval,
     pub attributes: Vec<(&'static str, String)>,
-    /// Why it did not end well.
+    /// Error of the operation. None: it succeeded.
     pub error: Option<String>,
 }
 
-/// From when until when something was done.
+/// Start and end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
     pub begun: SystemTime,
@@ -25,7 +25,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Until now.
+    /// From `begun` until now.
     pub fn since(begun: SystemTime) -> Self {
         Self {
             begun,
@@ -34,20 +34,20 @@ impl Interval {
     }
 }
 
-/// Where spans go.
+/// Receiver of spans.
 pub trait Sink: Send + Sync {
     fn take(&self, span: Span);
 }
 
-/// Of the process, as its log is: nobody wants two in one.
+/// The sink of the process. There is one, as for its log.
 static SINK: OnceLock<Box<dyn Sink>> = OnceLock::new();
 
-/// From now on spans go there. The first call decides.
+/// Sets the sink. Only the first call has an effect.
 pub fn set_sink(sink: Box<dyn Sink>) {
     let _ = SINK.set(sink);
 }
 
-/// Whether anybody takes spans: what only they need is not worth doing else.
+/// Whether there is a sink. Without one, callers can skip the work for spans.
 pub fn is_on() -> bool {
     SINK.get().is_some()
 }

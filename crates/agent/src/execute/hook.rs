@@ -6,6 +6,7 @@ use farwater_api::{
     objects::ObjectRef,
 };
 use farwater_fleet::{
+    health::rules::Rules,
     hooks::{ResolvedHook, Run},
     junit,
     ownership::proven_owner,
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use super::{Deleted, Executor, send::from_bytes};
 use crate::{
+    children::explain,
     kinds::Served,
     kubernetes::{ApiError, ApplyMode, Resource, escape, to_bytes},
     live::live_object,
@@ -155,6 +157,22 @@ impl Executor<'_> {
         {
             Served::As(resource) => Ok(resource),
             Served::No => Err(HookError::NotServed),
+        }
+    }
+
+    /// The cause of a failed hook among the objects that it owns, e.g. a pod that can't pull its image. Empty: none is
+    /// found.
+    pub async fn find_cause(&self, rules: &Rules, run: &Run) -> String {
+        let Ok(resource) = self.hook_resource(&run.object).await else {
+            return String::new();
+        };
+        let path = resource.path_of(&run.object);
+        match explain(self.kubernetes, self.account, rules, &path).await {
+            Ok(looked) => looked.text,
+            Err(error) => {
+                tracing::debug!(hook = %run.object, %error, "can't read the objects that a hook owns");
+                String::new()
+            }
         }
     }
 

@@ -68,7 +68,7 @@ pub fn pulls() -> Value {
     json!({"phase": "Pending", "containerStatuses": container(waiting, json!({}))})
 }
 
-fn loops() -> Value {
+pub fn loops() -> Value {
     let waiting = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}});
     let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "hunter2"}});
     json!({"phase": "Running", "containerStatuses": container(waiting, killed)})

@@ -1,14 +1,18 @@
 //! Hooks and tests of services on a real API server with its Job controller. Pods end when a test says so.
 
-use crate::support::{
-    PATIENCE, Service, api, config_map, config_maps,
-    custom::create,
-    gone, object, outcome,
-    pods::{end_job, end_pod, job, jobs, node, pod, uid_of},
-    report, value,
-    world::{World, world},
+use crate::{
+    health::{loops, pods, workload},
+    support::{
+        PATIENCE, Service, api, config_map, config_maps,
+        custom::{create, set_status},
+        gone, object, outcome,
+        pods::{end_job, end_pod, job, jobs, node, pod, uid_of},
+        report, value,
+        world::{World, world},
+    },
 };
 use farwater_api::{
+    HealthRuleSpec,
     hooks::{HookPhase, HookReport, HookState},
     objects::{Outcome, ServiceReport, SyncState},
     protocol::Entry,
@@ -258,6 +262,35 @@ async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
         (post_hook.message.as_str(), post_hook.log.as_deref()),
         ("exit code 3", Some(LOG))
     );
+}
+
+#[tokio::test]
+async fn a_workload_that_fails_as_a_hook_says_why_its_pod_does_not_run_and_how_long_it_took() {
+    let world = world().await;
+    let place = world.hub.place("working");
+    let client = world.client().await;
+    let hooked = "metadata: {name: pre, annotations: {farwater.dev/hook: PreSync}}";
+    let pre = workload("StatefulSet", "pre", 1).replacen("metadata: {name: pre}", hooked, 1);
+    let mut service = Service::new(&world.hub, "working", &[("a.yaml", &pre)]);
+    service.deployment.health = vec![HealthRuleSpec {
+        group: "apps".into(),
+        kind: "StatefulSet".into(),
+        failed: Some("has(self.metadata.labels) && 'given' in self.metadata.labels".into()),
+        current: "self.status.readyReplicas == 1".into(),
+        ..HealthRuleSpec::default()
+    }];
+    let entry = world.hub.set(service.entry());
+    let (pods, names) = pods(&client, &place, "pre", 1).await;
+    set_status(&pods, &names[0], loops()).await;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"given": "up"}}}));
+    let sets = api(&client, "apps", "v1", "StatefulSet", &place);
+    sets.patch("pre", &PatchParams::default(), &label).await.unwrap();
+
+    let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
+    let told = hook(&failed, HookPhase::PreSync, "pre");
+    let cause = "Pod pre-0: container main: CrashLoopBackOff, exit code 137 (OOMKilled)";
+    assert!(told.message.ends_with(cause), "{told:#?}");
+    assert!(told.started.is_some() && told.ended >= told.started, "{told:#?}");
 }
 
 #[tokio::test]

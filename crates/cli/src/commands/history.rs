@@ -110,6 +110,7 @@ fn result(result: VersionResult) -> &'static str {
         VersionResult::Pending => "Pending",
         VersionResult::Applied => "Applied",
         VersionResult::Healthy => "Healthy",
+        VersionResult::PruneHeld => "PruneHeld",
         VersionResult::Failed => "Failed",
         VersionResult::Superseded => "Superseded",
         VersionResult::Unknown => "Unknown",
@@ -124,6 +125,7 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Pinned => "pinned",
         Cause::Unpinned => "unpinned",
         Cause::Parameters => "parameters",
+        Cause::RolledBack => "rolled back",
         Cause::Unknown => "unknown",
     }
 }

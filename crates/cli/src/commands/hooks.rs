@@ -254,6 +254,28 @@ mod tests {
         }
     }
 
+    /// docs/hooks.md prints the first line, and `why` the second.
+    #[test]
+    fn the_printed_lines_retry_a_hook() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: HooksArgs,
+        }
+        for line in ["hooks web --retry migrate", "hooks web -n team-a --retry migrate"] {
+            let parsed: Line = clap::Parser::try_parse_from(line.split(' ')).unwrap();
+            let HooksArgs {
+                service, hook, retry, ..
+            } = parsed.args;
+            assert_eq!(
+                (service.as_str(), hook, retry.as_deref()),
+                ("web", None, Some("migrate")),
+                "{line}"
+            );
+        }
+        assert!(include_str!("../../../../docs/hooks.md").contains("\nfarwater hooks web --retry migrate\n"));
+    }
+
     #[test]
     fn what_failed_for_the_assigned_version_is_retried_and_nothing_else() {
         let runs = [

@@ -78,7 +78,10 @@ async fn clear(session: &Session, namespace: &str, name: &str) -> Result<String>
     }
     let changed = service::change(session, namespace, name, "unpin", json!({"pin": null})).await?;
     warn_of_suspension(&changed);
-    let held = before.status.and_then(|status| status.held_revision);
+    // A pin that a freeze held was never in effect, so nothing comes next.
+    let pin = before.spec.pin.map(|pin| pin.bundle);
+    let status = before.status.filter(|status| status.bundle_digest == pin);
+    let held = status.and_then(|status| status.held_revision);
     Ok(held.map_or_else(|| "unpinned".to_owned(), |held| format!("unpinned: {held} is next")))
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farwater_api::{
     ServiceDeployment, UNDO,
-    deletion::{Deletion, Undone, undo_request},
+    deletion::{LastDeletion, Undone, undo_request},
 };
 use farwater_fleet::words::counted;
 use kube::{
@@ -85,7 +85,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     }
 }
 
-fn last_deletion(service: &ServiceDeployment) -> Option<&Deletion> {
+fn last_deletion(service: &ServiceDeployment) -> Option<&LastDeletion> {
     service.status.as_ref()?.last_deletion.as_ref()
 }
 

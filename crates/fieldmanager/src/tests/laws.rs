@@ -21,7 +21,7 @@ fn set() -> impl Strategy<Value = Set> {
     vec(vec(element(), 1..4).prop_map(Path), 0..8).prop_map(Set::of)
 }
 
-/// A kind with lists of every sort, structs, maps, and what isn't declared.
+/// A kind with all types of lists, structs, maps and undeclared fields.
 fn schema() -> Value {
     json!({"type": "object", "properties": {
         "apiVersion": {"type": "string"},
@@ -64,7 +64,7 @@ fn fields(entry: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
     vec(("[a-c]", entry), 0..3).prop_map(|fields| Value::Object(fields.into_iter().collect()))
 }
 
-/// At least one item, the first of each key only: a list without items isn't mentioned, so nobody owns it.
+/// At least one item, and no duplicate keys. A list without items is not mentioned, so it has no owner.
 fn items(item: impl Strategy<Value = Value>, key: fn(&Value) -> String) -> impl Strategy<Value = Value> {
     vec(item, 1..4).prop_map(move |items| {
         let mut seen = std::collections::BTreeSet::new();
@@ -86,7 +86,7 @@ fn port() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A configuration: some of the fields.
+/// A configuration with some of the fields.
 fn config() -> impl Strategy<Value = Value> {
     let maybe = proptest::option::of::<BoxedStrategy<Value>>;
     let port_key = |item: &Value| format!("{} {}", item["port"], item["proto"].as_str().unwrap_or("TCP"));
@@ -193,7 +193,7 @@ proptest! {
     fn a_merge_keeps_all_fields_and_the_right_leaves(a in config(), b in config()) {
         let merged = merge(&a, &b, &ty());
         validate(&merged, &ty(), Duplicates::Refused).unwrap();
-        // An empty object that got fields is no leaf any more, and one that is merged away is not mentioned.
+        // An empty object that gets fields is no longer a leaf, and one that is replaced is not mentioned.
         let (both, all) = (to_set(&a, &ty()).union(&to_set(&b, &ty())).leaves(), to_set(&merged, &ty()).paths());
         let free = Element::field("free");
         let mentioned = |path: &Path| all.iter().any(|p| p.0.starts_with(&path.0)) || path.0.contains(&free);
@@ -240,7 +240,7 @@ proptest! {
 
         let shared = applied(Some(&applied(None, &first, "one")), &first, "two");
         let given_up = applied(Some(&shared), &other, "one");
-        // What the second apply changed was taken by force; what was empty may have been filled.
+        // The second apply took changed fields by force, and may have filled empty ones.
         let left = to_set(&given_up, &ty()).paths();
         let kept = owned(&given_up, "two").intersection(&to_set(&first, &ty())).leaves();
         prop_assert!(kept.paths().iter().all(|path| left.iter().any(|p| p.0.starts_with(&path.0))));
@@ -249,7 +249,7 @@ proptest! {
     #[test]
     fn an_update_owns_what_it_changed(live in config(), new in config()) {
         let mut live = live;
-        // Of an object that nobody owns anything of, nobody comes to own anything.
+        // An update of an object without owners creates none.
         live["spec"]["size"] = json!(7);
         let live = applied(None, &live, "one");
         let mut new = new;

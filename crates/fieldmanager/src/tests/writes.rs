@@ -38,7 +38,7 @@ fn object(rest: &Value) -> Value {
     object
 }
 
-/// What is there after some applies: (manager, configuration).
+/// The object after some applies of (manager, configuration).
 fn after(applies: &[(&str, Value)]) -> Value {
     applies.iter().fold(Value::Null, |live, (name, config)| {
         let live = Some(&live).filter(|live| live.is_object());

@@ -1,6 +1,6 @@
 //! Chooses the version that a rollback returns to.
 
-use farwater_api::history::{Cause, HistoryEntry, VersionResult};
+use farwater_api::history::HistoryEntry;
 
 /// A shorter prefix of a commit's id would be a guess.
 const LEAST_COMMIT: usize = 4;
@@ -53,21 +53,25 @@ fn is_named(entry: &HistoryEntry, wanted: &str) -> bool {
         || (wanted.len() >= LEAST_COMMIT && commit.starts_with(wanted))
 }
 
-/// The newest healthy version with other content before the current one. If the current one was pinned: before its
+/// The newest healthy version with other content before the current one. If the current one is a rollback: before its
 /// first appearance.
 fn choose_previous<'a>(history: &'a [HistoryEntry], current: &HistoryEntry) -> Result<&'a HistoryEntry, Refusal> {
-    let same = |entry: &&HistoryEntry| current.cause == Cause::Pinned && entry.bundle == current.bundle;
+    let same = |entry: &&HistoryEntry| current.cause.is_return() && entry.bundle == current.bundle;
     let origin = history.iter().rfind(same).unwrap_or(current);
     let earlier = history
         .iter()
         .filter(|entry| entry.number < origin.number && entry.bundle != current.bundle);
-    let mut healthy = earlier.filter(|entry| entry.result == VersionResult::Healthy);
+    let mut healthy = earlier.filter(|entry| entry.result.is_good());
     healthy.next().ok_or(Refusal::NoneHealthy(origin.number))
 }
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::{Digest, service_deployment::Pin};
+    use farwater_api::{
+        Digest,
+        history::{Cause, VersionResult},
+        service_deployment::Pin,
+    };
     use proptest::prelude::*;
 
     use super::*;

@@ -67,7 +67,7 @@ impl Evidence {
         let before = known.take().filter(|before| before.change == change);
         let is_same = before.as_ref().is_some_and(|before| before.entry == entry);
         let said = match judge_report(report, tests) {
-            Some((VersionResult::Healthy, _)) => Said::Healthy,
+            Some((result, _)) if result.is_good() => Said::Healthy,
             Some((VersionResult::Failed, message)) => Said::Failed(cut(&message, MAX_MESSAGE_BYTES)),
             Some(_) => Said::Progressing,
             // The agent has begun to apply the entry. For a change that was already judged this says nothing new.

@@ -1,6 +1,6 @@
 //! Kubernetes Events of a service, from its status before and after a change.
 
-use farwater_api::{RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::Deletion};
+use farwater_api::{RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::LastDeletion};
 
 use crate::{
     conditions::{cut, find, holding},
@@ -30,24 +30,16 @@ impl News {
     }
 }
 
-/// Events for failures, recoveries, applied versions, and prunes that are held or done.
-pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> Vec<News> {
+/// Events for failures, recoveries, applied versions, and prunes that are held or done. `returned`: how the applied
+/// version came back, as [`describe_return`](crate::history::describe_return) says it.
+pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus, returned: Option<&str>) -> Vec<News> {
     let (was_failed, failed) = (
         holding(&before.conditions, "Stalled"),
         holding(&now.conditions, "Stalled"),
     );
     let mut all = Vec::new();
-    if let Some(revision) = now
-        .applied_revision
-        .as_ref()
-        .filter(|_| !is_applied_already(before, now))
-    {
-        let again = before.applied_revision.as_ref() == Some(revision);
-        let detail = if again {
-            ", after a change of its spec, parameters or approvals"
-        } else {
-            ""
-        };
+    if let Some(revision) = newly_applied(before, now) {
+        let detail = returned.map_or_else(|| describe_change(before, now), str::to_owned);
         all.push(News::new(false, "Applied", &format!("applied {revision}{detail}")));
     }
     if let Some(failed) = failed {
@@ -62,7 +54,7 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
     if let Some(held) = holding(&now.conditions, "PruneHeld").filter(|_| digest(before) != digest(now)) {
         all.push(News::new(true, "PruneHeld", &held.message));
     }
-    let deletion = |status: &ServiceDeploymentStatus| status.last_deletion.as_ref().map(|one| (one.digest, one.time));
+    let deletion = |status: &ServiceDeploymentStatus| status.last_deletion.as_ref().map(|one| (one.digest, one.time.0));
     if let Some(last) = now.last_deletion.as_ref().filter(|_| deletion(before) != deletion(now)) {
         all.push(News::new(false, "Pruned", &describe(last)));
     }
@@ -130,6 +122,26 @@ pub fn set_news(before: &ServiceSetStatus, now: &ServiceSetStatus) -> Vec<News> 
     all
 }
 
+/// Why an entry was applied that is no rollback. Empty: its revision is another one, and says why.
+fn describe_change(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> String {
+    let undone = |status: &ServiceDeploymentStatus| status.last_deletion.as_ref().and_then(|one| one.undone.clone());
+    let request = undone(before).map(|undone| undone.request);
+    if before.applied_revision != now.applied_revision {
+        return String::new();
+    }
+    match undone(now).filter(|undone| Some(&undone.request) != request.as_ref()) {
+        Some(undone) => format!(" again, after an undo restored {}", counted(undone.restored, "object")),
+        None => ", after a change of its spec, parameters or approvals".to_owned(),
+    }
+}
+
+/// The revision of an entry that was not applied before.
+pub fn newly_applied<'a>(before: &ServiceDeploymentStatus, now: &'a ServiceDeploymentStatus) -> Option<&'a str> {
+    now.applied_revision
+        .as_deref()
+        .filter(|_| !is_applied_already(before, now))
+}
+
 /// Whether both statuses name the same applied entry. If the earlier one is from an older hub and has no entry,
 /// revisions are compared.
 pub(super) fn is_applied_already(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> bool {
@@ -140,7 +152,7 @@ pub(super) fn is_applied_already(before: &ServiceDeploymentStatus, now: &Service
 }
 
 /// `deleted 4 objects: ConfigMap web/a, ConfigMap web/b, ConfigMap web/c and 1 more; approved by ada`
-fn describe(deletion: &Deletion) -> String {
+fn describe(deletion: &LastDeletion) -> String {
     let named: Vec<String> = deletion.objects.iter().take(NAMED).map(ToString::to_string).collect();
     let objects = listed(&named, usize::try_from(deletion.count).unwrap_or(usize::MAX));
     let by = deletion

@@ -85,8 +85,9 @@ struct Case {
     report: Option<ServiceReport>,
     previous: ServiceDeploymentStatus,
     stale: Option<&'static str>,
-    candidate: Option<Candidate>,
+    held: Option<&'static str>,
     pin: Option<Pin>,
+    pinned: Option<&'static str>,
 }
 
 impl Case {
@@ -101,8 +102,9 @@ impl Case {
             frozen: false,
             report,
             previous: ServiceDeploymentStatus::default(),
-            candidate: Some(candidate()),
+            held: None,
             pin: None,
+            pinned: None,
             stale: None,
         }
     }
@@ -117,8 +119,9 @@ impl Case {
             silent: self.silent,
             frozen: self.frozen,
             assigned: self.assigned.as_ref(),
-            candidate: self.candidate.as_ref(),
+            held: self.held,
             pin: self.pin.as_ref(),
+            pinned: self.pinned,
             why: &self.why,
             action: &self.action,
             entry: Digest::of("entry"),
@@ -318,9 +321,7 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
         count: 1,
         objects: Vec::new(),
         lost: 0,
-        // An agent's word on that is none.
         approved_plan: None,
-        approved_by: Some("mallory".to_owned()),
         undone: None,
     };
     let mut done = report(Outcome::Applied, Vec::new());
@@ -458,13 +459,7 @@ fn what_only_a_newer_hub_understands_is_neither_applied_nor_removed() {
     assert_eq!((status.applied_revision, status.objects.unwrap().healthy), (None, 0));
 }
 
-fn newer() -> Candidate {
-    Candidate {
-        revision: "main@sha1:def".to_owned(),
-        bundle: Digest::of("newer"),
-        ..candidate()
-    }
-}
+const NEWER: Option<&str> = Some("main@sha1:def");
 
 #[test]
 fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
@@ -477,9 +472,10 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
         pinned_by: Some("ann".to_owned()),
         ..ServiceDeploymentStatus::default()
     };
-    let pinned = Case {
-        candidate: Some(newer()),
+    let mut pinned = Case {
+        held: NEWER,
         pin: Some(pin),
+        pinned: Some("main@sha1:abc"),
         previous,
         ..Case::new(Some(report(Outcome::Applied, objects)))
     };
@@ -489,21 +485,46 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
     ]);
     assert_eq!(
         (status.held_revision.as_deref(), status.pinned_by.as_deref()),
-        (Some("main@sha1:def"), Some("ann"))
+        (NEWER, Some("ann"))
     );
-    // Another revision with the same content is not a version that is held back.
-    let same = Candidate {
-        revision: "main@sha1:def".to_owned(),
-        ..candidate()
+
+    // A freeze holds the pin itself.
+    pinned.assigned = Some(Candidate::of_commit("def"));
+    pinned.held = pinned.pinned;
+    pinned.why = Why::Frozen(holidays());
+    let status = pinned.check(&[
+        "Ready=True Applied: applied main@sha1:def; 1 object is healthy",
+        "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:abc is held back",
+        &format!("Frozen=True WindowClosed: {HOLIDAYS}"),
+    ]);
+    assert_eq!(status.held_revision.as_deref(), Some("main@sha1:abc"));
+}
+
+#[test]
+fn a_member_says_that_its_rollout_holds_a_newer_version() {
+    let check = |why, held, expected: &str| {
+        let member = Case {
+            why,
+            held,
+            ..Case::new(Some(report(Outcome::Applied, Vec::new())))
+        };
+        let ready = "Ready=True Applied: applied main@sha1:abc; 0 objects are healthy";
+        member.check(&[ready, expected]);
     };
-    assert_eq!(
-        Case {
-            candidate: Some(same),
-            ..pinned
-        }
-        .status()
-        .held_revision,
-        None
+    check(
+        Why::Rollout,
+        NEWER,
+        "RolloutHeld=True NotReleased: main@sha1:def waits for the rollout of its set",
+    );
+    check(
+        Why::Rollout,
+        None,
+        "RolloutHeld=True NotReleased: a newer spec or newer parameters wait for the rollout of its set",
+    );
+    check(
+        Why::Current,
+        NEWER,
+        "RolloutHeld=True RolledBack: main@sha1:def is held back: the rollout of its set went back to an earlier version",
     );
 }
 
@@ -513,37 +534,40 @@ fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
     let message = "main@sha1:def waits for service database, which does not exist; main@sha1:abc stays assigned";
     let waiting = Case {
         why,
-        candidate: Some(newer()),
+        held: NEWER,
         ..Case::new(None)
     };
     let status = waiting.check(&[
         &format!("Ready=False DependencyNotReady: {message}"),
         &format!("Reconciling=True DependencyNotReady: {message}"),
     ]);
-    assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
+    assert_eq!(status.held_revision.as_deref(), NEWER);
+}
+
+const HOLIDAYS: &str = "ChangeWindow ops/holidays lets no change begin until 2027-01-04T06:00:00Z: holidays";
+
+fn holidays() -> Closed {
+    Closed {
+        by: "ops/holidays".to_owned(),
+        reason: "holidays".to_owned(),
+        until: Some("2027-01-04T06:00:00Z".parse().unwrap()),
+    }
 }
 
 #[test]
 fn what_no_change_window_lets_begin_is_told_beside_how_it_runs() {
-    let until = Some("2027-01-04T06:00:00Z".parse().unwrap());
-    let closed = Closed {
-        by: "ops/holidays".to_owned(),
-        reason: "holidays".to_owned(),
-        until,
-    };
-    let told = "ChangeWindow ops/holidays lets no change begin until 2027-01-04T06:00:00Z: holidays";
-    let why = Why::Frozen(closed);
+    let (told, why) = (HOLIDAYS, Why::Frozen(holidays()));
     let report = report(Outcome::Applied, Vec::new());
     let runs = Case {
         why: why.clone(),
-        candidate: Some(newer()),
+        held: NEWER,
         ..Case::new(Some(report))
     };
     let status = runs.check(&[
         "Ready=True Applied: applied main@sha1:abc; 0 objects are healthy",
         &format!("Frozen=True WindowClosed: {told}"),
     ]);
-    assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
+    assert_eq!(status.held_revision.as_deref(), NEWER);
     let held = Action::Hold {
         reason: told.to_owned(),
     };
@@ -640,7 +664,7 @@ fn what_became_of_a_service_is_told_once() {
     };
     let said = |before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus| -> Vec<String> {
         let sign = |news: &News| if news.is_warning { "!" } else { "" };
-        news(before, now)
+        news(before, now, None)
             .iter()
             .map(|news| format!("{}{}: {}", sign(news), news.reason, news.message))
             .collect()
@@ -757,7 +781,6 @@ fn what_became_of_a_service_is_told_once() {
         objects,
         lost: 0,
         approved_plan: None,
-        approved_by: None,
         undone: None,
     };
     gone.report.as_mut().unwrap().deletion = Some(deletion);
@@ -770,6 +793,41 @@ fn what_became_of_a_service_is_told_once() {
         said(&held, &pruned),
         ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]
     );
+}
+
+#[test]
+fn an_applied_version_says_that_it_came_back() {
+    let applied = |entry: &str, undone: Option<&str>| ServiceDeploymentStatus {
+        applied_revision: Some("main@sha1:abc".to_owned()),
+        applied_entry: Some(Digest::of(entry)),
+        last_deletion: undone.map(|request| {
+            let undone = serde_json::json!({"request": request, "restored": 2});
+            let deletion = serde_json::json!({
+                "digest": Digest::of("plan"), "time": "2026-01-01T00:00:00Z", "count": 2, "undone": undone,
+            });
+            serde_json::from_value(deletion).unwrap()
+        }),
+        ..ServiceDeploymentStatus::default()
+    };
+    let before = applied("1", Some("a"));
+    let check = |now: ServiceDeploymentStatus, returned, expected: &str| {
+        assert_eq!(
+            told(&news(&before, &now, returned))[0],
+            format!("Applied: applied main@sha1:abc{expected}")
+        );
+    };
+    check(
+        applied("2", Some("a")),
+        None,
+        ", after a change of its spec, parameters or approvals",
+    );
+    check(
+        applied("2", Some("b")),
+        None,
+        " again, after an undo restored 2 objects",
+    );
+    let returned = " again, rolled back from main@sha1:def by ann";
+    check(applied("2", Some("a")), Some(returned), returned);
 }
 
 fn told(all: &[News]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What keeps a revision from the desired state of a cluster, in the words of the hub.
+//! Judges the assignment: why a revision is not in the desired state of its cluster, in the words of the hub.
 
 use farwater_api::{
     Condition, ServiceDeployment, service_deployment::DependencyKind, service_sources::SourceReference,
@@ -12,15 +12,15 @@ use super::{
 use crate::{
     conditions::{find, holding},
     parameters::WAITS,
-    summary::FROZEN,
+    summary::{FROZEN, ROLLOUT_HELD},
     why::{
         Evidence, frozen, judge_window, of_cluster,
         words::{flags, name_of, namespace_of, revisions, sentence},
     },
 };
 
-/// What keeps a revision from the cluster's desired state, in the hub's words: a missing source or cluster, a bundle
-/// that can't be made, a missing right, a hold.
+/// The reason why a revision is not in the cluster's desired state: a missing source or cluster, a bundle that can't be
+/// built, a missing right, or a hold.
 pub(super) fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
@@ -45,38 +45,43 @@ pub(super) fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     None
 }
 
-/// A newer version that a service does not get now.
+/// A version that a service would run if nothing held it back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBack {
     /// `main@sha1:c is held back: …`
     pub sentence: String,
-    /// A pin, a window or a suspension holds it, which does not end soon by itself.
+    /// A pin, a window or a suspension holds it. None of these ends soon by itself.
     pub by_people: bool,
 }
 
-/// The version of the source that the service does not run because it is held back.
+/// The version that is held back, and the reason.
 pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let status = service.status.as_ref()?;
     let held = status.held_revision.as_ref()?;
     let holds = |type_: &str| holding(&status.conditions, type_).map(sentence);
+
+    // A pin whose version is not assigned yet is held back itself.
+    let pin = service.spec.pin.as_ref().map(|pin| pin.bundle);
+    let is_pin_held = pin.is_some() && pin != status.bundle_digest;
+    let pinned = holds("Pinned").filter(|_| !is_pin_held);
     let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
-    Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
-        Some(why) => HeldBack {
+    if let Some(why) = pinned.or_else(|| holds(FROZEN)).or_else(suspended) {
+        return Some(HeldBack {
             sentence: format!("{held} is held back: {why}"),
             by_people: true,
-        },
-        None => {
-            let why = find(&status.conditions, "Ready").map(sentence).unwrap_or_default();
-            HeldBack {
-                sentence: format!("{held} is not assigned yet: {why}"),
-                by_people: false,
-            }
-        }
+        });
+    }
+
+    let ready = || find(&status.conditions, "Ready").map(sentence).unwrap_or_default();
+    let why = holds(ROLLOUT_HELD).unwrap_or_else(ready);
+    Some(HeldBack {
+        sentence: format!("{held} is not assigned yet: {why}"),
+        by_people: false,
     })
 }
 
-/// Why a service keeps its version, apart from its agent's plan: the newer version is held back, or can't be delivered.
-/// None: the service has the version that it should have, healthy or not.
+/// Why a service keeps its version: another version is held back, or can't be delivered. None: the service has the
+/// version that it should have, healthy or not.
 pub fn refused(service: &ServiceDeployment) -> Option<String> {
     let status = service.status.as_ref()?;
     let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
@@ -163,7 +168,7 @@ fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
         &service.spec.path
     };
     if !told.contains(NO_FOLDER) {
-        return Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}"));
+        return Finding::broken(Link::Bundle, format!("the bundle of {path:?} can't be built: {told}"));
     }
     let (revision, rest) = told.split_once(": ").unwrap_or(("its revision", told));
     let folder = rest.split_once(": ").map_or(path, |(folder, _)| folder);
@@ -171,10 +176,10 @@ fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
         Link::Source,
         format!("the source has no folder {folder:?} at {revision}"),
     )
-    .because("push it, or correct spec.path; the next command asks the source now")
+    .because("push it, or correct spec.path; the next command fetches the source now")
 }
 
-/// The next step for a dependency: the only one, or all of them if it is unknown which one is meant.
+/// The next step for a dependency. With several dependencies, the service's status does not say which one is missing.
 fn of_dependency(service: &ServiceDeployment) -> NextStep {
     let namespace = namespace_of(service);
     NextStep::Farwater(match service.spec.depends_on.as_slice() {

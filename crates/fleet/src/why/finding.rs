@@ -1,9 +1,9 @@
-//! A finding: the link that is not in order, the evidence, and the next step.
+//! A finding: the broken link, the evidence, and the next step.
 
 use farwater_api::Condition;
 use serde::Serialize;
 
-/// Most lines of evidence; the rest is one command away.
+/// Maximum number of lines of evidence. The next step shows the rest.
 pub(super) const MAX_EVIDENCE: usize = 6;
 
 /// A step on the way from a commit to healthy objects, in order.
@@ -31,9 +31,9 @@ pub enum Link {
 pub enum Standing {
     /// Every link is in order.
     Healthy,
-    /// The link has not been passed yet, and nothing shows that it will not be.
+    /// The link is not in order yet, and there is no evidence that it stays so.
     Progressing,
-    /// A person has to act, or an outside system has to recover.
+    /// A person has to act, or another system has to recover.
     Broken,
 }
 
@@ -73,7 +73,7 @@ pub struct Finding {
     /// The first link that is not in order. None: all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
-    /// One sentence, no full stop.
+    /// One sentence without a full stop.
     pub sentence: String,
     pub evidence: Vec<String>,
     /// A step that comes before `next`.

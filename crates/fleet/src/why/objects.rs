@@ -18,7 +18,7 @@ use crate::{
     words::counted,
 };
 
-/// A hook that failed or runs, in the hub's words, which name it. What waits for it is a consequence.
+/// A failed hook, in the hub's words, which name it. Objects that wait for the hook are a consequence.
 pub(super) fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.as_ref()?;
@@ -33,7 +33,10 @@ pub(super) fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
         Finding::broken(Link::Hooks, sentence(ready))
             .because(counted)
             .because(revisions(service))
-            .because("another version, or other Secrets, have it run again; so does `hooks --retry`, where the reason was not its own")
+            .because(format!(
+                "it runs again for another version or changed Secrets; if its files are not the cause: `hooks {} --retry HOOK`",
+                flags(service)
+            ))
             .next(NextStep::Farwater(format!("hooks {}", flags(service)))),
     )
 }
@@ -173,9 +176,9 @@ fn describe_contents(contents: &Contents) -> String {
     };
     let unknown = match contents.unknown {
         0 => String::new(),
-        kinds => format!(", and what of {kinds} more kinds could not be counted"),
+        kinds => format!(", and objects of {kinds} more kinds, which could not be counted"),
     };
-    format!("with {} would go {counted}{unknown}", contents.object)
+    format!("{} would take with it {counted}{unknown}", contents.object)
 }
 
 fn or_silence(object: &ObjectReport) -> &str {
@@ -186,7 +189,7 @@ fn or_silence(object: &ObjectReport) -> &str {
     }
 }
 
-/// Message with the number of objects that wait for this one. Empty: none does.
+/// Number of objects that wait for this one, as a sentence. Empty: none waits.
 fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
     match objects
         .iter()

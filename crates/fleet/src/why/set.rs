@@ -22,7 +22,7 @@ pub struct SetEvidence<'a> {
     pub now: Timestamp,
 }
 
-/// The first thing that is not in order: of the set itself, then of its rollout, then of its clusters.
+/// The first problem of the set itself, then of its rollout, then of its clusters.
 pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
     let mut finding = judge_deletion(evidence)
         .or_else(|| judge_spec(evidence))
@@ -68,7 +68,7 @@ pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
         .map(|time| format!("heard {} ago", ago(time.0, now)))
         .unwrap_or_default();
     let suspended = if cluster.spec.suspend {
-        "the cluster is suspended: changes are held"
+        "the cluster is suspended: its agent holds changes"
     } else {
         ""
     };
@@ -168,7 +168,7 @@ fn judge_brake(evidence: &SetEvidence<'_>) -> Option<Finding> {
     Some(finding.next(NextStep::Kubectl(freeze::release())))
 }
 
-/// A set without clusters has nothing that could be healthy.
+/// A set that selects no cluster is not healthy.
 fn judge_selection(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let none = condition(evidence, "Ready").filter(|ready| ready.reason == NO_CLUSTERS)?;
     let (_, namespace) = names(evidence);
@@ -285,7 +285,7 @@ fn judge_condition(evidence: &SetEvidence<'_>) -> Option<Finding> {
     if ready.is_some_and(|c| c.status == "True") {
         return None;
     }
-    let told = ready.map_or_else(|| "the hub has not looked at the set yet".to_owned(), sentence);
+    let told = ready.map_or_else(|| "the hub has not reconciled the set yet".to_owned(), sentence);
     let next = NextStep::Farwater(format!("rollout status {name} -n {namespace}"));
     Some(Finding::progressing(Link::Health, told).next(next))
 }

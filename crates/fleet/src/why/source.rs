@@ -1,4 +1,4 @@
-//! Why a source has nothing newer: each cause has its own sentence and next command.
+//! Why a source serves no newer revision. Each cause has its own sentence and next command.
 
 use farwater_api::{AnySource, Condition, SourceKind, service_sources::SourceReference};
 use jiff::Timestamp;
@@ -24,10 +24,10 @@ pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace
         };
         let fetched = status.last_fetch_time.as_ref();
         let changed = fetched
-            .map(|time| format!("it changed last {} ago", ago(time.0, now)))
+            .map(|time| format!("its last change was {} ago", ago(time.0, now)))
             .unwrap_or_default();
         let suspended = if source.suspend {
-            "it is suspended: nothing is fetched"
+            "it is suspended: the hub does not fetch it"
         } else {
             ""
         };
@@ -69,13 +69,13 @@ pub(super) fn judge(
     None
 }
 
-/// Only a silent server *has not answered*; one that refuses has.
+/// Only a silent server *has not answered*; a server that refuses has answered.
 fn describe(source: &AnySource, ready: Option<&Condition>, now: Timestamp) -> String {
     let status = &source.status;
     let serving = status
         .revision
         .as_deref()
-        .map_or("nothing was ever fetched".to_owned(), |revision| {
+        .map_or("no revision was ever fetched".to_owned(), |revision| {
             format!("{revision} stays in use")
         });
     let age = status
@@ -146,7 +146,7 @@ fn remedy(
     }
 }
 
-/// By the field that the source uses: a second one next to it would be refused.
+/// Corrects the field that the source uses, because the API refuses a second one beside it.
 fn correct_reference(source: &AnySource, reference: &SourceReference, namespace: &str) -> NextStep {
     let field = match (&source.follows, reference.kind) {
         (Some(("pipeline", pipeline)), _) => {

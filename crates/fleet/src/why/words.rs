@@ -36,7 +36,7 @@ pub(super) fn flags(service: &ServiceDeployment) -> String {
     format!("{} -n {}", name_of(service), namespace_of(service))
 }
 
-/// `42s`, `7m`, `3h` or `5d`: the largest unit is enough to know how worried to be.
+/// `42s`, `7m`, `3h` or `5d`. The largest unit alone shows how urgent it is.
 pub fn ago(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
     match seconds {

@@ -93,7 +93,7 @@ async fn assign(
 
     let outcome = decide_row(&observed, Timestamp::now())?;
 
-    let stated = Stated::of(&observed.service);
+    let stated = Stated::of(&observed.service).in_set(observed.goes_back());
     let again = stated.next_look(&outcome.next)?;
     let follow_up = FollowUp::plan(&observed, &outcome);
     let (row, next, making) = to_save(observed, outcome)?;

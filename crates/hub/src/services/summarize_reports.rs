@@ -52,7 +52,9 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
 
     let previous = facts.service.status.clone().unwrap_or_default();
     let stale = describe_stale(&replica, &resource.uid).await?;
-    let status = summary::summarize(observed.inputs(&replica, &previous, handled, stale.as_deref()));
+    let pinned = find_pinned(&replica, facts).await?;
+    let found = (stale.as_deref(), pinned.as_deref());
+    let status = summary::summarize(observed.inputs(&replica, &previous, handled, found));
 
     // Both before the status is written: if one of them fails, the next reconcile still sees the change. A notification
     // that is saved twice is sent once.
@@ -62,7 +64,12 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
     }
     resources::write_status::<ServiceDeployment>(&replica.store, &name, &resource.uid, &status).await?;
     if !facts.deleting() {
-        events::raise(&replica.store, resource, summary::news(&previous, &status)).await?;
+        let returned = match summary::newly_applied(&previous, &status) {
+            Some(_) => versions::describe_return(&replica, &resource.uid).await?,
+            None => None,
+        };
+        let news = summary::news(&previous, &status, returned.as_deref());
+        events::raise(&replica.store, resource, news).await?;
     }
 
     note_outcome(&replica, &observed, &status).await?;
@@ -143,7 +150,7 @@ impl Observed {
         replica: &Replica,
         previous: &'a ServiceDeploymentStatus,
         handled: Option<&'a str>,
-        stale: Option<&'a str>,
+        (stale, pinned): (Option<&'a str>, Option<&'a str>),
     ) -> Inputs<'a> {
         let spec = &self.facts.service.spec;
         let state = replica.memory.clusters.get(&self.row.cluster_uid);
@@ -155,8 +162,9 @@ impl Observed {
             silent: state.is_some_and(|state| until_silent(&state, replica.clock.read()).is_none()),
             frozen: self.is_frozen(),
             assigned: self.facts.assigned.as_ref(),
-            candidate: self.facts.candidate.as_ref(),
+            held: self.facts.held.as_deref(),
             pin: spec.pin.as_ref(),
+            pinned,
             why: &self.why,
             action: &self.entry.action,
             entry: self.entry.digest(),
@@ -295,6 +303,18 @@ async fn note_member(
     saved.await?;
     replica.memory.sets.note_member(&member.set_uid);
     Ok(())
+}
+
+/// Revision of the version that the service is pinned to. None: it has no pin, or its history lacks the version.
+async fn find_pinned(replica: &Replica, facts: &ServiceFacts) -> Result<Option<String>, StoreError> {
+    let Some(pin) = &facts.service.spec.pin else {
+        return Ok(None);
+    };
+    if let Some(assigned) = facts.assigned.as_ref().filter(|one| one.bundle == pin.bundle) {
+        return Ok(Some(assigned.revision.clone()));
+    }
+    let found = versions::load_pinned(&mut *replica.store.tables().await?, &facts.uid, &pin.bundle).await?;
+    Ok(found.ok().map(|version| version.told.revision))
 }
 
 /// Names the secrets of backends that the service gets as they were read earlier, because they can't be read now. None:

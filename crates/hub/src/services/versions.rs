@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Trouble},
-    history::{Handed, KEPT, Stated, Version},
+    history::{self, Handed, KEPT, Stated, Version},
 };
 use farwater_store::{
     Connection, StoreError,
@@ -188,6 +188,24 @@ pub async fn resolve_pin(
     let Some(pin) = pin else { return Ok(None) };
     let found = load_pinned(&mut *replica.store.tables().await?, service_uid, &pin.bundle).await?;
     Ok(Some(found.map(|version| version.candidate())))
+}
+
+/// How the newest version came back, for the Event about it. Called before [`note_report`] saves the result of the
+/// version, because the Event about its first application alone tells it.
+pub async fn describe_return(replica: &Replica, service_uid: &str) -> Result<Option<String>, StoreError> {
+    let mut tables = replica.store.tables().await?;
+    let newest = load_newest_version(&mut tables, service_uid).await?;
+    let newest = newest.as_ref().map(read).transpose()?;
+    // Most versions are no rollback, and need no more than this row.
+    if !newest.is_some_and(|newest| newest.told.cause.is_return()) {
+        return Ok(None);
+    }
+    let all: Vec<HistoryEntry> = load_versions(&mut tables, service_uid)
+        .await?
+        .into_iter()
+        .map(|version| version.told)
+        .collect();
+    Ok(history::describe_return(&all))
 }
 
 /// Answer of `GET servicedeployments/NAME/history`, newest first.

@@ -171,6 +171,40 @@ async fn an_access_token_that_was_touched_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_one_cluster_is_refused_as_the_agent_of_another() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.cluster("west").await;
+    let mut east = Agent::join(&rig, "east").await;
+    let west = Agent::join(&rig, "west").await;
+    let cluster = |agent: &Agent| agent.joined.as_ref().unwrap().cluster.uid.clone();
+
+    // The signature of one agent counts only for its own cluster: for tokens, and for new keys.
+    let assertion = Assertion {
+        cluster_uid: cluster(&west),
+        ..east.assertion()
+    };
+    let answer = call(&rig, post("/agent/v1/token", &east.sign(&assertion))).await;
+    assert_eq!(answer.refusal(), "401 IdentityUnknown");
+    let mut as_west = east.copy("");
+    as_west.joined = west.joined.clone();
+    let handover = as_west.hand_over(&as_west.with_new_keys());
+    assert_eq!(as_west.send_keys(&rig, &[handover]).await, "401 IdentityUnknown");
+
+    // The hub's MAC covers the cluster in an access token, and a valid token needs the key of that cluster's agent.
+    let good = east.access.clone();
+    east.access = good.replace(&cluster(&east), &cluster(&west));
+    assert_eq!(east.poll(&rig, None).await.refusal(), "401 TokenUnknown");
+    let print = token::key_print(east.key.public_key().as_ref());
+    east.access = token::issue(&rig.identity, &cluster(&west), &print, "", i64::MAX);
+    assert_eq!(east.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
+
+    east.access = good;
+    east.wait_polled(&rig).await;
+    west.wait_polled(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_agents_with_one_identity_are_both_quarantined_until_one_joins_anew() {
     let mut rig = Rig::start().await;
     rig.cluster("east").await;

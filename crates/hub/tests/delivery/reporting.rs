@@ -255,12 +255,14 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
         objects: vec![],
         lost: 0,
         approved_plan: None,
-        approved_by: None,
         undone: None,
     };
     done.deletion = Some(deletion.clone());
     agent.say(&rig, &uid, done).await;
-    let by_ann = |service: &serde_json::Value| service["status"]["lastDeletion"]["approvedBy"] == "ann";
+    let by_ann = |service: &serde_json::Value| {
+        let deletion = &service["status"]["lastDeletion"];
+        deletion["approvedBy"] == "ann" && deletion["time"] == "1970-01-01T00:15:00Z"
+    };
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", by_ann).await;
 
     let yesterday = Timestamp::now().as_second() - SignedDuration::from_hours(25).as_secs();

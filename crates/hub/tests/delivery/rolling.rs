@@ -759,6 +759,13 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     fleet.go_on().await;
     assert_eq!(fleet.course[before].0, "a");
     assert_eq!(fleet.course.len(), before + 2, "{:?}", fleet.course);
+    for (name, reason) in [("web-a", "True/RolledBack"), ("web-b", "True/NotReleased")] {
+        let is_held = |service: &Value| {
+            condition(service, "RolloutHeld") == reason && service["status"]["heldRevision"].is_string()
+        };
+        let rig = &fleet.rig;
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, is_held).await;
+    }
 
     // A template too, with what it was.
     fleet.good = None;

@@ -202,6 +202,15 @@ async fn a_pin_brings_back_a_version_and_holds_back_what_comes_until_it_goes() {
         (3, Cause::Pinned, Some("ann"))
     );
     assert_eq!(newest.reason.as_deref(), Some("second crashes"));
+    let left = &entries(&rig, &uid).await[1].revision;
+    let told = format!(
+        "applied {} again, rolled back from {left} by ann: second crashes",
+        newest.revision
+    );
+    rig.wait_until("an Event names the rollback", async || {
+        rig.events().await.iter().any(|event| event["message"] == told.as_str())
+    })
+    .await;
 
     // What comes is told and not delivered, and the pin survives a source that is no more.
     let held = commit(&git, "third");

@@ -175,6 +175,40 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pin_that_a_freeze_holds_is_named_and_does_not_count_as_the_running_version() {
+    let world = World::start().await;
+    let rig = &world.rig;
+    let first = applied(&world.now().await).unwrap().bundle;
+    let service = world
+        .service(|service| service["status"]["assignedRevision"].is_string())
+        .await;
+    let name = service["status"]["assignedRevision"].as_str().unwrap();
+    world.commit("second").await;
+    let is_second = |entry: &Entry| applied(entry).unwrap().bundle != first;
+    world.entry("it has the second version", is_second).await;
+
+    rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", freeze(-1, 1))
+        .await;
+    world.wait_window("holidays", true).await;
+    let pin = json!({"bundle": first, "reason": "second crashes"});
+    world.edit(|service| service["spec"]["pin"] = pin.clone()).await;
+    let held = world.wait_frozen().await;
+    assert_eq!(held["status"]["heldRevision"], name);
+    assert_eq!(
+        message(&held, "Pinned"),
+        format!("pinned to {name} (second crashes); {name} is held back")
+    );
+    assert!(is_second(&world.now().await));
+
+    rig.set_clock(2.0);
+    world.entry("the pin counts", |entry| !is_second(entry)).await;
+    let name_of = |service: &Value| service["status"]["heldRevision"].as_str().map(str::to_owned);
+    world
+        .service(|service| name_of(service).is_some_and(|held| held != name))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_stops_a_service_never_waits_and_an_edit_that_is_taken_back_is_none() {
     let world = World::start().await;
     let rig = &world.rig;

@@ -1,6 +1,6 @@
-//! OpenTelemetry's variables, as its specification has them. What is set and can't be done is refused, not passed over.
+//! OpenTelemetry's variables, by its specification. An unsupported value is an error.
 //!
-//! Endpoints, headers, time-outs and the sizes of batches are read by the exporters themselves.
+//! The exporters themselves read endpoints, headers, time-outs and sizes of batches.
 
 use std::path::PathBuf;
 
@@ -14,22 +14,22 @@ pub struct EnvironmentError {
     expected: &'static str,
 }
 
-/// What the variables ask for.
+/// The configuration in the variables.
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub logs: bool,
     pub traces: bool,
     pub sampler: Sampler,
-    /// Authorities of the endpoint, as PEM; the system's if absent.
+    /// PEM file of the authorities for the endpoint. None: the system's.
     pub certificate: Option<PathBuf>,
-    /// Whether they name the service.
+    /// Whether the variables name the service.
     pub names_service: bool,
 }
 
 impl Environment {
     /// `variable`: the value of a variable, if it is set.
     pub fn read(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, EnvironmentError> {
-        // An empty one is as good as none, says the specification.
+        // By the specification, an empty variable counts as unset.
         let get = |name: &'static str| variable(name).filter(|value| !value.is_empty());
         let is_disabled = get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let is_on = |endpoint, exporter| -> Result<bool, EnvironmentError> {
@@ -58,7 +58,7 @@ impl Environment {
         ];
         for name in PROTOCOLS {
             if let Some(value) = get(name).filter(|value| value != "http/protobuf") {
-                return Err(wrong(name, &value, "only http/protobuf is spoken"));
+                return Err(wrong(name, &value, "only http/protobuf is supported"));
             }
         }
         const NOT_DONE: [&str; 2] = ["OTEL_EXPORTER_OTLP_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"];
@@ -87,7 +87,7 @@ fn wrong(variable: &'static str, value: &str, expected: &'static str) -> Environ
     }
 }
 
-/// A trace has no parent elsewhere, so that `parentbased_…` comes to the same.
+/// No trace has a parent in another system, so `parentbased_…` has the same effect.
 fn sampler(name: Option<String>, argument: Option<String>) -> Result<Sampler, EnvironmentError> {
     const NAME: &str = "OTEL_TRACES_SAMPLER";
     let Some(name) = name else { return Ok(Sampler::AlwaysOn) };

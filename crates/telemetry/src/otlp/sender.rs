@@ -1,6 +1,6 @@
-//! Requests to an OTLP endpoint, over the programs' own HTTP and TLS.
+//! Requests to an OTLP endpoint, with the HTTP and TLS libraries of the programs.
 //!
-//! Batches are made on threads of the SDK; requests are sent by the program's runtime, so that there is one way out.
+//! Threads of the SDK make batches. The program's runtime sends the requests, so that all requests use one client.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,9 +23,9 @@ use opentelemetry_http::{HttpClient, HttpError};
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer, pki_types::pem::PemObject as _};
 use tokio::{runtime::Handle, time::timeout};
 
-/// Beyond it an endpoint is as good as away; batches wait meanwhile, and the oldest go.
+/// Maximum time of a request. Batches wait meanwhile, and the SDK drops the oldest.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// An endpoint has little to say.
+/// Maximum size of an answer, in bytes. Answers are short.
 const MAX_ANSWER: usize = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,12 +45,12 @@ pub enum SenderError {
 pub struct Sender {
     runtime: Handle,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// Whether the last request failed: told once, not each time.
+    /// Whether the last request failed. Only the first failure is logged.
     is_failing: Arc<AtomicBool>,
 }
 
 impl Sender {
-    /// `certificate`: authorities of the endpoint as PEM; the system's if absent.
+    /// `certificate`: PEM file of the authorities for the endpoint. None: the system's.
     pub fn new(certificate: Option<&Path>) -> Result<Self, SenderError> {
         let mut roots = RootCertStore::empty();
         match certificate {
@@ -64,7 +64,7 @@ impl Sender {
                 }
             }
             None => {
-                // A system without any is one that sends in the clear, or not at all.
+                // A system without authorities can only send without TLS.
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
@@ -104,10 +104,10 @@ impl Sender {
             Some(problem) if !was_failing => {
                 tracing::warn!(
                     problem,
-                    "the OTLP endpoint takes nothing; what waits too long is dropped"
+                    "the OTLP endpoint does not accept logs and traces; batches that wait too long are dropped"
                 )
             }
-            None if was_failing => tracing::info!("the OTLP endpoint takes logs and traces again"),
+            None if was_failing => tracing::info!("the OTLP endpoint accepts logs and traces again"),
             _ => {}
         }
     }
@@ -126,7 +126,7 @@ async fn send(
 impl HttpClient for Sender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
-        // Timers are made in the runtime, too: a thread of the SDK has none.
+        // Create timers in the runtime too, because threads of the SDK have none.
         let sending = self
             .runtime
             .spawn(async move { timeout(PATIENCE, send(client, request)).await });

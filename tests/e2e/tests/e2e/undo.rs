@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{APPROVE_PRUNE, deletion::Deletion};
+use farwater_api::{APPROVE_PRUNE, deletion::LastDeletion};
 use farwater_e2e::{Fleet, files_with};
 use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -77,7 +77,7 @@ async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Str
     Ok(found)
 }
 
-async fn last_deletion(fleet: &Fleet) -> Result<Deletion> {
+async fn last_deletion(fleet: &Fleet) -> Result<LastDeletion> {
     fleet
         .service("app")
         .await?

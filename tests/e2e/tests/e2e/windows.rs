@@ -29,7 +29,7 @@ async fn a_freeze_holds_what_is_new_and_keeps_what_runs_also_while_the_hub_is_aw
     fleet.until_condition("app", "Frozen", "True", told).await?;
     let why = cli.run(&["why", "app", "-n", "farwater-admin"])?;
     ensure!(
-        why.stdout.contains("something newer is not here yet") && why.stdout.contains("holidays"),
+        why.stdout.contains(" waits: ChangeWindow farwater-admin/winter") && why.stdout.contains("holidays"),
         "{why:?}"
     );
 

@@ -8,6 +8,7 @@ use farwater_api::{
     protocol::Deployment,
 };
 use farwater_fleet::{
+    conditions::whole_seconds,
     hooks::{Next, Progress, ResolvedHook, Run, judge, next, terms_of},
     junit,
     plan::GroupVersionKind,
@@ -143,12 +144,24 @@ impl ServiceTask {
         kept.1 = output.junit.clone().or(kept.1.take());
         let summary = kept.1.as_deref().map(junit::summarize);
         run.state = progress.state;
+        if run.state != HookState::Running {
+            // Kinds other than Jobs and Pods have no time of their end.
+            run.ended = run.ended.or_else(|| Some(whole_seconds(Timestamp::now())));
+        }
         let has_failed_cases = summary.as_ref().is_some_and(|summary| summary.failed > 0);
         if run.phase == HookPhase::Test && run.state == HookState::Succeeded && has_failed_cases {
             run.state = HookState::Failed;
         }
         if run.state != HookState::Running {
-            run.message = explain(&run, &progress.message, summary.as_ref(), &output);
+            let reason = match run.state {
+                // Without an exit code, the pods that the object owns may have the cause.
+                HookState::Failed if run.exit_code.is_none() => {
+                    join([&progress.message, &executor.find_cause(&self.judges.rules, &run).await])
+                }
+                HookState::Failed => progress.message,
+                _ => String::new(),
+            };
+            run.message = explain(&run, &reason, summary.as_ref(), &output);
             let level = if run.state == HookState::Failed {
                 "failed"
             } else {
@@ -196,6 +209,7 @@ impl ServiceTask {
                 Ok(None) => Run {
                     state: HookState::Failed,
                     message: "it was deleted, and its result is unknown".to_owned(),
+                    ended: Some(whole_seconds(Timestamp::now())),
                     removed: true,
                     ..run.clone()
                 },
@@ -289,17 +303,23 @@ fn begun_run(hook: &ResolvedHook, (phase, id): (HookPhase, Digest), object: &Val
     }
 }
 
-/// How a run ended, in one line.
+/// How a run ended, in one line. `reason`: why it failed; empty if it did not.
 fn explain(run: &Run, reason: &str, summary: Option<&junit::Summary>, output: &Output) -> String {
     let code = run
         .exit_code
         .filter(|_| run.state == HookState::Failed)
         .map(|code| format!("exit code {code}"));
-    let parts = [
-        code.unwrap_or_default(),
-        summary.map(junit::Summary::explain).unwrap_or_default(),
-    ];
-    let reason = if run.state == HookState::Failed { reason } else { "" };
-    let parts = parts.iter().map(String::as_str).chain([reason, output.note.as_str()]);
-    shorten(&parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "))
+    let summary = summary.map(junit::Summary::explain);
+    shorten(&join([
+        &code.unwrap_or_default(),
+        &summary.unwrap_or_default(),
+        reason,
+        &output.note,
+    ]))
+}
+
+/// Joins the parts that are not empty.
+fn join<const N: usize>(parts: [&str; N]) -> String {
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("; ")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farwater_api::Digest;
 use farwater_fleet::{
-    assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended},
+    assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, held_version, is_suspended},
     conditions::cut,
     dependencies::cycle_trouble,
     windows::Closed,
@@ -41,6 +41,7 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
         suspended: Some(is_suspended),
         sourceless: observed.source_uid().is_none(),
         turn: observed.row.as_ref().map(read_turn).transpose()?.unwrap_or_default(),
+        held: None,
     };
     let mut next = new_row(observed, &decided)?;
     let cluster = match &observed.cluster {
@@ -74,21 +75,31 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
     };
     let decision = decide(inputs);
     let told = overridden.and_then(|(closed, said)| tell_override(inputs, &decision, &closed, said));
+    let held = held_version(with_known(inputs, observed, &facts), &decision);
+    let held = held.map(|held| held.revision.clone());
 
-    match decision {
-        Decision::Keep(why) => Ok(Outcome {
-            told,
-            ..keep(next, Decided { why, ..decided }, closed)?
-        }),
+    let why = match decision {
+        Decision::Keep(why) => why,
         Decision::Assign(candidate) => {
             next.assigned = Some(write_json(&candidate)?);
-            Ok(Outcome {
-                next,
-                why: Why::Current,
-                closed,
-                told,
-            })
+            Why::Current
         }
+    };
+    Ok(Outcome {
+        told,
+        ..keep(next, Decided { why, held, ..decided }, closed)?
+    })
+}
+
+/// The inputs with the candidate that was known before, if the source can't be read now: a pin still holds that one
+/// back.
+fn with_known<'a>(inputs: Inputs<'a>, observed: &Observed, facts: &'a ServiceFacts) -> Inputs<'a> {
+    match &facts.candidate {
+        Some(known) if inputs.candidate.is_err() && observed.kept.is_none() => Inputs {
+            candidate: Ok(known),
+            ..inputs
+        },
+        _ => inputs,
     }
 }
 
@@ -242,9 +253,12 @@ pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<b
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    // The agent does not need the reason why a rollout or a window holds a newer change.
+    // The agent does not need the version that is held, nor the reason why a rollout or a window holds it.
     let why = |row: &Assignment| -> Result<Decided, StoreError> {
-        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        let decided = Decided {
+            held: None,
+            ..read_json(&row.service_uid, &row.why)?
+        };
         Ok(match decided.why {
             Why::Rollout => Decided {
                 why: Why::Current,

@@ -149,6 +149,11 @@ impl Observed {
         self.look.as_ref().is_some_and(Look::is_held)
     }
 
+    /// Whether its set is pinned, or the rollout of its set goes back.
+    pub fn goes_back(&self) -> bool {
+        self.kept.is_some() || self.look.as_ref().is_some_and(|look| look.back().is_some())
+    }
+
     /// Uid of its own source.
     pub fn source_uid(&self) -> Option<&str> {
         self.ingredients.first().and_then(Ingredient::uid)

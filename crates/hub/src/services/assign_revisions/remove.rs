@@ -159,6 +159,7 @@ fn removal_row(row: &Assignment, resource: &Resource, facts: &ServiceFacts) -> R
         suspended: Some(facts.suspended),
         sourceless: false,
         turn: read_turn(row)?,
+        held: None,
     };
     Ok(Assignment {
         stamp: stamp(&resource.object),

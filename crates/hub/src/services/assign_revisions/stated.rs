@@ -45,6 +45,7 @@ pub struct Stated {
     pinned_by: Option<String>,
     changed_by: Option<String>,
     suspended_until: Option<Timestamp>,
+    goes_back: bool,
 }
 
 impl Stated {
@@ -60,7 +61,13 @@ impl Stated {
             pinned_by: status.and_then(|status| status.pinned_by.clone()),
             changed_by: status.and_then(|status| status.changed_by.clone()),
             suspended_until: suspension_end(spec),
+            goes_back: false,
         }
+    }
+
+    /// `goes_back`: its set is pinned, or the rollout of its set goes back.
+    pub fn in_set(self, goes_back: bool) -> Self {
+        Self { goes_back, ..self }
     }
 
     /// For a service that is removed: it gets no Secrets any more.
@@ -79,6 +86,7 @@ impl Stated {
             pin: self.pin.as_ref(),
             pinned_by: self.pinned_by.as_deref(),
             changed_by: self.changed_by.as_deref(),
+            goes_back: self.goes_back,
         }
     }
 
