@@ -249,7 +249,7 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
         "servicedeployments" => {
             let service: ServiceDeployment = session.get(namespace, name).await?;
             let (cluster, reports, others) = tokio::join!(
-                why::find_cluster(session, &service),
+                why::see_cluster(session, &service),
                 objects::fetch(session, namespace, name),
                 session.list::<ServiceDeployment>(Some(namespace)),
             );
