@@ -10,6 +10,7 @@ pub mod fields;
 pub mod hooks;
 mod ignored;
 mod leaving;
+pub mod namespaces;
 pub mod options;
 mod reasons;
 mod resolve;
