@@ -14,7 +14,7 @@ pub const MAX_UNDO_BYTES: usize = 160;
 
 /// The last deletion of a service's objects, as its agent reports it. The states of the deleted objects are kept only in
 /// the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Deletion {
     /// Digest of the plan that deleted the objects. A request to undo names it.

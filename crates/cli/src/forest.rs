@@ -1,10 +1,13 @@
 //! Draws the fleet as a tree of lines. It reads nothing from outside, so that tests can compare pictures.
 
 use farwater_api::{
-    Cluster, ServiceDeployment,
+    ServiceDeployment,
     objects::{Health, ObjectReport, SyncState},
 };
-use farwater_fleet::{conditions::find, why::ago};
+use farwater_fleet::{
+    conditions::find,
+    why::{ClusterEvidence, ago},
+};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -80,23 +83,18 @@ struct Drawing {
 }
 
 impl Drawing {
-    fn cluster(&mut self, title: &str, cluster: Option<&Cluster>, now: Timestamp) {
+    fn cluster(&mut self, title: &str, cluster: Option<&ClusterEvidence>, now: Timestamp) {
         let Some(cluster) = cluster else {
             return self.line("", title, &Mark::new("?", "not readable", Colour::Doubtful), "");
         };
-        let status = cluster.status.clone().unwrap_or_default();
-        let ready = find(&status.conditions, "Ready");
-        let heard = status
-            .last_heard_time
-            .as_ref()
-            .map(|time| format!("heard {} ago", ago(time.0, now)));
-        let mark = match (ready.map(|c| c.status.as_str()), &heard) {
-            (Some("True"), _) => Mark::new("●", "Ready", Colour::Good),
+        let heard = cluster.heard.map(|time| format!("heard {} ago", ago(time, now)));
+        let mark = match (cluster.is_ready, &heard) {
+            (true, _) => Mark::new("●", "Ready", Colour::Good),
             (_, None) => Mark::new("○", "never joined", Colour::Doubtful),
             _ => Mark::new("✗", "silent", Colour::Bad),
         };
-        let suspended = cluster.spec.suspend.then(|| "suspended".to_owned());
-        let details: Vec<String> = [status.kubernetes_version.clone(), heard, suspended]
+        let suspended = cluster.suspended.then(|| "suspended".to_owned());
+        let details: Vec<String> = [cluster.kubernetes_version.clone(), heard, suspended]
             .into_iter()
             .flatten()
             .collect();
@@ -227,6 +225,7 @@ fn judge_object(object: &ObjectReport) -> Mark {
 
 #[cfg(test)]
 mod tests {
+    use farwater_api::Cluster;
     use serde_json::json;
 
     use super::*;
@@ -266,7 +265,7 @@ mod tests {
         ]))
         .unwrap();
         Fleet {
-            clusters: [(("farwater-admin".to_owned(), "east".to_owned()), east)].into(),
+            clusters: [(("farwater-admin".to_owned(), "east".to_owned()), (&east).into())].into(),
             services: vec![
                 service("team-a", "web", "east", "False", "Deployment web/web has failed"),
                 service("farwater-admin", "database", "east", "True", ""),

@@ -111,7 +111,8 @@ pub fn granted_clusters() -> Kind {
 
 /// One of our kinds, by a name or a short name.
 pub fn find(word: &str) -> Option<Kind> {
-    ours().into_iter().find(|kind| kind.answers_to(word))
+    let mut all = ours().into_iter().chain([granted_clusters()]);
+    all.find(|kind| kind.answers_to(word))
 }
 
 /// Words that stand for all kinds of sources.

@@ -11,6 +11,7 @@ mod exit;
 mod failure;
 mod forest;
 mod format;
+mod granted;
 mod help;
 mod installed_hub;
 mod kinds;

@@ -11,11 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_api::ServiceDeployment;
+use farwater_api::{ClusterGrant, ServiceDeployment};
 use farwater_testkit::{Hub, Tools, git::GitServer, wait_for};
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams},
+    config::Kubeconfig,
 };
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -745,6 +747,8 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
         ran.stdout
     );
     assert_eq!(run(&["get", "sd", "refused"]).await.code, 4);
+    let stays = "gitrepository.farwater.dev/refused stays: used-beside uses it";
+    assert!(ran.stderr.contains(stays), "{}", ran.stderr);
     succeed(&["get", "fwgit", "refused"]).await;
     // Its repository is known, so a dry run asks it.
     let ran = deploy("third", &["--dry-run", "--branch", "none"]).await;
@@ -761,6 +765,134 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
         ran.code,
         ran.stderr
     );
+}
+
+/// Runs the program as a user who has rights in one namespace.
+async fn run_as(user: &str, namespace: &str, arguments: &[&str]) -> Ran {
+    let kubeconfig = Kubeconfig::read_from(hub().await.kubeconfig()).unwrap();
+    let mut kubeconfig = serde_json::to_value(kubeconfig).unwrap();
+    kubeconfig["users"][0]["user"]["as"] = user.into();
+    kubeconfig["contexts"][0]["context"]["namespace"] = namespace.into();
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("kubeconfig");
+    fs::write(&file, kubeconfig.to_string()).unwrap();
+    command(home.path(), arguments)
+        .env("FARWATER_KUBECONFIG", file)
+        .output()
+        .unwrap()
+        .into()
+}
+
+/// Creates the tenant `team-x` with a user `ann`, who may deploy from `https://git.example.com/` to the clusters with
+/// the label `team: x`.
+async fn make_tenant() {
+    let client = hub().await.client().await.unwrap();
+    let make = PostParams::default();
+    let namespace = json!({"metadata": {"name": "team-x"}});
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces
+        .create(&make, &serde_json::from_value(namespace).unwrap())
+        .await
+        .unwrap();
+    let group = "rbac.authorization.k8s.io";
+    let binding = json!({
+        "metadata": {"name": "ann"}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "ann"}],
+    });
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), "team-x");
+    bindings
+        .create(&make, &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    let spec = json!({
+        "namespaces": ["team-x"], "clusterSelector": {"matchLabels": {"team": "x"}}, "verbs": ["deploy"],
+        "allowedSources": ["https://git.example.com/"], "serviceAccountName": "farwater",
+    });
+    let grant = ClusterGrant::new("team-x", serde_json::from_value(spec).unwrap());
+    Api::all(client).create(&make, &grant).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tenant_sees_its_clusters_in_all_forms_and_a_refused_deployment_leaves_nothing() {
+    make_tenant().await;
+    succeed(&["cluster", "join", "granted", "-l", "team=x"]).await;
+    succeed(&["cluster", "join", "foreign"]).await;
+    let ann = async |arguments: &[&str]| run_as("ann", "team-x", arguments).await;
+    for (arguments, code, told) in [
+        (&["get", "clusters"][..], 0, "granted   farwater-admin"),
+        (
+            &["get", "clusters", "-o", "name"],
+            0,
+            "grantedcluster.farwater.dev/granted\n",
+        ),
+        (
+            &["get", "clusters", "-o", "jsonpath={.items[*].metadata.name}"],
+            0,
+            "granted",
+        ),
+        (
+            &["get", "cluster/granted", "-o", "jsonpath={.status.connected}"],
+            0,
+            "false",
+        ),
+        (
+            &["get", "cluster", "granted", "-n", "farwater-admin", "-o", "yaml"],
+            0,
+            "kind: GrantedCluster\n",
+        ),
+        (
+            &["get", "grantedclusters", "granted", "-o", "name"],
+            0,
+            "grantedcluster.farwater.dev/granted\n",
+        ),
+        (
+            &["why", "cluster/granted"],
+            1,
+            "the cluster granted is not ready: its agent was not heard yet",
+        ),
+        (&["tree", "cluster/granted"], 0, "farwater-admin/granted  never joined"),
+        (
+            &["wait", "cluster/granted", "--timeout", "1s"],
+            6,
+            "cluster/granted: the cluster is not ready",
+        ),
+        (
+            &["get", "cluster/foreign"],
+            4,
+            "there is no Cluster \"foreign\" in namespace team-x",
+        ),
+        (
+            &["why", "cluster/farwater-admin/foreign"],
+            3,
+            "can't read Cluster farwater-admin/foreign",
+        ),
+    ] {
+        let ran = ann(arguments).await;
+        let shown = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(
+            ran.code == code && shown.contains(told),
+            "{arguments:?}: {} {shown}",
+            ran.code
+        );
+        assert!(!shown.contains("team: x"), "{arguments:?} shows labels: {shown}");
+    }
+
+    // The hub knows the address of the source only once it is created.
+    let url = "http://127.0.0.1:9/web.git";
+    let ran = ann(&["deploy", url, "--cluster", "granted", "--name", "web"]).await;
+    assert!(
+        ran.code == 3 && ran.stderr.contains("does not allow source http://127.0.0.1:9/web.git"),
+        "{} {}",
+        ran.code,
+        ran.stderr
+    );
+    assert!(
+        ran.stdout.ends_with("gitrepository.farwater.dev/web deleted\n"),
+        "{}",
+        ran.stdout
+    );
+    let left = ann(&["get", "sources,sd"]).await;
+    assert_eq!((left.stdout.as_str(), left.stderr.as_str()), ("", "nothing found\n"));
 }
 
 #[tokio::test]

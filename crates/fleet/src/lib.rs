@@ -16,6 +16,7 @@ pub mod freeze;
 pub mod health;
 pub mod history;
 pub mod hooks;
+pub mod incomplete;
 pub mod junit;
 pub mod namespaces;
 pub mod notify;

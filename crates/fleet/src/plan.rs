@@ -11,6 +11,7 @@ pub mod hooks;
 mod ignored;
 mod judge;
 mod leaving;
+pub mod namespaces;
 pub mod options;
 mod reasons;
 mod resolve;

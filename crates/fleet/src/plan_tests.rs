@@ -6,6 +6,7 @@ use farwater_api::{
 };
 use proptest::prelude::*;
 
+use super::namespaces::creates_namespace;
 use super::*;
 use crate::{ownership::owner_annotation, prune::Verdict, transfer::Holdings};
 
@@ -743,6 +744,31 @@ fn the_target_namespace_is_made_only_if_it_is_missing_used_and_not_stated() {
         Some(false),
         None,
     );
+}
+
+#[test]
+fn a_namespace_is_made_as_the_target_by_a_change_or_by_a_hook() {
+    let check = |documents: &[&str], hooks: &[&str], expected: [bool; 2]| {
+        let source = resolved(documents);
+        let live = source.objects.iter().map(|o| (o.key(), Live::Absent)).collect();
+        let cluster = Cluster::default();
+        let plan = plan(&PlanInput {
+            target_namespace_exists: Some(false),
+            ..cluster.input(&source, &live)
+        });
+        let hooks: Vec<ObjectRef> = hooks.iter().map(|hook| serde_json::from_str(hook).unwrap()).collect();
+        assert_eq!(
+            ["web", "other"].map(|name| creates_namespace(&plan, hooks.iter(), name)),
+            expected
+        );
+    };
+    check(&[], &[], [false, false]);
+    check(&[&map("a")], &[], [true, false]);
+    let other = "{apiVersion: v1, kind: Namespace, metadata: {name: other}}";
+    check(&[&map("a"), other], &[], [true, true]);
+    let hook = |kind: &str| format!(r#"{{"version": "v1", "kind": "{kind}", "name": "other"}}"#);
+    check(&[], &[&hook("Namespace")], [false, true]);
+    check(&[], &[&hook("Job")], [false, false]);
 }
 
 proptest! {

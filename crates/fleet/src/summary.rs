@@ -30,6 +30,8 @@ mod news;
 pub const MAX_STATUS_BYTES: usize = 4096;
 /// Reason of a service whose agent has not reported on the current entry. Older reports say nothing about now.
 pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
+/// Reason of a service whose files could not all be read, or whose objects were not all applied.
+pub const APPLY_FAILED: &str = "ApplyFailed";
 /// Reasons of a service whose hook or test has failed.
 pub const HOOK_FAILED: &str = "HookFailed";
 pub const TEST_FAILED: &str = "TestFailed";
@@ -338,7 +340,7 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
                 ),
                 None => {
                     let message = format!("{revision} was not applied completely");
-                    Verdict::stalled("ApplyFailed", with_detail(message, &reason))
+                    Verdict::stalled(APPLY_FAILED, with_detail(message, &reason))
                 }
             }
         }

@@ -8,14 +8,17 @@
 //! A next step never names a command with no information: `objects` is not suggested for a service without objects.
 
 mod assignment;
+mod cluster;
 mod finding;
 mod objects;
 mod set;
 mod source;
 mod words;
 
+use std::collections::BTreeSet;
+
 use farwater_api::{
-    AGENT_FINALIZER, AnySource, Cluster, Condition, GROUP, RolloutPhase, ServiceDeployment,
+    AGENT_FINALIZER, AnySource, Condition, GROUP, RolloutPhase, ServiceDeployment,
     objects::ObjectReport,
     service_set::{Member, Progress, RolloutStatus},
     service_sources::SourceReference,
@@ -29,13 +32,14 @@ use crate::{
     words::{counted, verb},
 };
 use assignment::judge_assignment;
-use finding::MAX_EVIDENCE;
-use objects::{judge_health, judge_hooks, judge_objects, judge_prune};
+use cluster::judge_cluster;
+use objects::{judge_files, judge_health, judge_hooks, judge_objects, judge_prune};
 use words::{flags, name_of, namespace_of, revisions, sentence};
 
 pub use assignment::{HeldBack, held_back, refused};
+pub use cluster::{ClusterEvidence, explain_cluster};
 pub use finding::{Finding, Link, Lookup, NextStep, Standing};
-pub use set::{SetEvidence, explain_cluster, explain_set};
+pub use set::{SetEvidence, explain_set};
 pub use source::explain_source;
 pub use words::ago;
 
@@ -45,7 +49,7 @@ pub struct Evidence<'a> {
     pub service: &'a ServiceDeployment,
     /// Sources by the references of the service's spec, its own source first.
     pub sources: &'a [(SourceReference, Lookup<AnySource>)],
-    pub cluster: Lookup<&'a Cluster>,
+    pub cluster: Lookup<&'a ClusterEvidence>,
     /// The agent's report, object by object.
     pub objects: Lookup<&'a [ObjectReport]>,
     /// Its place in the rollout of its set. None: it has no set, or the place is unknown.
@@ -68,30 +72,35 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
     // A pin breaks nothing, but may be the reason why the version stays the same.
     if let Some(pin) = describe_pin(evidence.service) {
         finding.evidence.insert(0, pin);
-        finding.evidence.truncate(MAX_EVIDENCE);
     }
     // The version that waits may repair what is broken.
     if let Some(frozen) = frozen(evidence.service).filter(|_| finding.link != Some(Link::Window)) {
         finding.evidence.insert(0, sentence(frozen));
-        finding.evidence.truncate(MAX_EVIDENCE);
     }
     finding
 }
 
 fn judge(evidence: &Evidence<'_>) -> Finding {
+    // What keeps a newer version from the cluster is no cause of what is broken there.
+    let held_up = || judge_source(evidence).or_else(|| judge_assignment(evidence));
     judge_deletion(evidence)
-        .or_else(|| judge_source(evidence))
-        .or_else(|| judge_assignment(evidence))
-        .or_else(|| judge_cluster(evidence))
-        .or_else(|| judge_agent(evidence))
-        .or_else(|| judge_hooks(evidence))
-        .or_else(|| judge_objects(evidence))
-        .or_else(|| judge_health(evidence))
+        .or_else(|| held_up().map(|finding| finding.besides(judge_running(evidence))))
+        .or_else(|| judge_running(evidence))
         .or_else(|| judge_prune(evidence))
         .or_else(|| judge_window(evidence))
         .or_else(|| judge_rollout(evidence))
         .or_else(|| judge_summary(evidence))
         .unwrap_or_else(|| healthy(evidence))
+}
+
+/// The links of the version that runs.
+fn judge_running(evidence: &Evidence<'_>) -> Option<Finding> {
+    judge_cluster(evidence)
+        .or_else(|| judge_agent(evidence))
+        .or_else(|| judge_hooks(evidence))
+        .or_else(|| judge_files(evidence))
+        .or_else(|| judge_objects(evidence))
+        .or_else(|| judge_health(evidence))
 }
 
 fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -137,8 +146,9 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
     } else {
         format!("held by {holders}")
     };
-    Some(judge_prune(evidence).map_or(finding.because(held_by), |held| {
-        held.because("the service is being deleted")
+    Some(judge_prune(evidence).map_or(finding.because(held_by), |mut held| {
+        held.evidence.insert(0, "the service is being deleted".to_owned());
+        held
     }))
 }
 
@@ -165,11 +175,17 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
     if evidence.service.spec.pin.is_some() {
         return None;
     }
-    evidence
-        .sources
-        .iter()
-        .enumerate()
-        .find_map(|(n, (reference, found))| judge_one_source(evidence, n, reference, found))
+    let sources = evidence.sources.iter().enumerate();
+    let judged = sources.filter_map(|(n, (reference, found))| judge_one_source(evidence, n, reference, found));
+    let mut findings: Vec<Finding> = judged.collect();
+    // A source that is only awaited doesn't hide one that is broken.
+    findings.sort_by_key(|finding| finding.standing != Standing::Broken);
+    // A service may state a source twice.
+    let mut told = BTreeSet::new();
+    findings.retain(|finding| told.insert(finding.sentence.clone()));
+    let mut findings = findings.into_iter();
+    let first = findings.next()?;
+    Some(first.because_all(findings.map(|finding| finding.sentence)))
 }
 
 fn judge_one_source(
@@ -202,10 +218,7 @@ fn judge_one_source(
 /// `clusters east -n farwater-admin`
 fn of_cluster(evidence: &Evidence<'_>) -> String {
     let reference = &evidence.service.spec.cluster_ref;
-    let found = evidence
-        .cluster
-        .found()
-        .and_then(|cluster| cluster.metadata.namespace.as_deref());
+    let found = evidence.cluster.found().map(|cluster| cluster.namespace.as_str());
     let namespace = reference
         .namespace
         .as_deref()
@@ -287,54 +300,6 @@ fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
     )
 }
 
-fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
-    let reference = &evidence.service.spec.cluster_ref;
-    let cluster = match evidence.cluster {
-        Lookup::Found(cluster) => cluster,
-        Lookup::Missing => {
-            return Some(
-                Finding::broken(
-                    Link::Cluster,
-                    format!("the cluster {:?} does not exist", reference.name),
-                )
-                .because(format!("spec.clusterRef.name is {:?}", reference.name))
-                .next(NextStep::Farwater("get clusters -A".to_owned())),
-            );
-        }
-        Lookup::Unreadable => return None,
-    };
-    judge_one_cluster(cluster, &reference.name, evidence.now)
-}
-
-/// None: the hub hears the agent of the cluster.
-fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Finding> {
-    let status = cluster.status.clone().unwrap_or_default();
-    let ready = find(&status.conditions, "Ready");
-    let of = format!("Cluster {name}");
-    let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
-    let heard = status.last_heard_time.as_ref().map(|time| ago(time.0, now));
-    match (ready.map(|c| c.status.as_str()), heard) {
-        (Some("True"), _) => None,
-        (_, None) => Some(
-            Finding::broken(Link::Cluster, format!("the cluster {name} has never joined"))
-                .condition(&of, ready)
-                .next(NextStep::Farwater(format!("cluster join {name} -n {namespace}"))),
-        ),
-        (_, Some(age)) => Some(
-            Finding::broken(
-                Link::Cluster,
-                format!("the hub has not heard from the cluster {name} for {age}"),
-            )
-            .condition(&of, ready)
-            .because("workloads there keep running as last reported")
-            .next(NextStep::InCluster(format!(
-                "get pods,events -n {} # or the log of farwater-agent",
-                farwater_api::AGENT_NAMESPACE
-            ))),
-        ),
-    }
-}
-
 /// Whether the agent has reported on the assigned version at all. An older report does not describe the present
 /// objects.
 fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -410,7 +375,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
         (
-            evidence.cluster.found().is_some_and(|c| c.spec.suspend),
+            evidence.cluster.found().is_some_and(|c| c.suspended),
             "the cluster is suspended: its agent holds changes",
         ),
         (suspended, "a source is suspended: the hub does not fetch it"),

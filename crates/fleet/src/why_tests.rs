@@ -1,4 +1,7 @@
-use farwater_api::{AnySource, Cluster, GitRepository, HelmRepository, ServiceDeployment, objects::ObjectReport};
+use farwater_api::{
+    AnySource, Cluster, GitRepository, HelmRepository, ServiceDeployment, granted_cluster::GrantedCluster,
+    objects::ObjectReport,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -73,6 +76,14 @@ fn as_ref<T>(lookup: &Lookup<T>) -> Lookup<&T> {
     }
 }
 
+fn seen(cluster: &Value) -> ClusterEvidence {
+    let cluster = cluster.clone();
+    match cluster["kind"] == "GrantedCluster" {
+        true => (&serde_json::from_value::<GrantedCluster>(cluster).unwrap()).into(),
+        false => (&serde_json::from_value::<Cluster>(cluster).unwrap()).into(),
+    }
+}
+
 fn judge(world: &World) -> Finding {
     let service: ServiceDeployment = serde_json::from_value(world.service.clone()).unwrap();
     let source: Lookup<AnySource> = match lookup::<Value>(&world.source) {
@@ -84,7 +95,11 @@ fn judge(world: &World) -> Finding {
         Lookup::Unreadable => Lookup::Unreadable,
     };
     let sources = [(service.spec.source_ref.clone(), source)];
-    let cluster: Lookup<Cluster> = lookup(&world.cluster);
+    let cluster: Lookup<ClusterEvidence> = match lookup::<Value>(&world.cluster) {
+        Lookup::Found(cluster) => Lookup::Found(seen(&cluster)),
+        Lookup::Missing => Lookup::Missing,
+        Lookup::Unreadable => Lookup::Unreadable,
+    };
     let objects: Lookup<Vec<ObjectReport>> = lookup(&world.objects);
     let turn: Option<(RolloutStatus, Member)> = world.rollout.clone().map(|(rollout, member)| {
         (
@@ -300,6 +315,74 @@ fn all_that_is_missing_is_named_and_the_first_of_it_made() {
 }
 
 #[test]
+fn a_file_that_can_not_be_read_and_refused_objects_are_both_told() {
+    let mut world = world();
+    let files = "the source can't be read completely: apps/web/x.yaml:5 (document 1): invalid YAML";
+    let told =
+        format!("main@sha1:b was not applied completely: {files}; 1 of 3 objects not applied: Service web/web: no");
+    world.service["status"]["conditions"] = stalled("ApplyFailed", &told);
+    world.objects = json!([
+        object("Deployment", "web", "Synced", "Failed", "image pull denied"),
+        object("Service", "web", "Refused", "Unknown", "services is forbidden"),
+        object("ConfigMap", "odd", "Waiting", "Unknown", "waits for its kind"),
+    ]);
+    let finding = judge(&world);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Bundle), files));
+    assert_eq!(
+        finding.evidence,
+        [
+            "Service web/web was refused: services is forbidden",
+            "Deployment.apps web/web is Failed: image pull denied",
+            "ConfigMap web/odd is Waiting: waits for its kind",
+        ]
+    );
+    assert_eq!(finding.next, Some(NextStep::Farwater("plan web -n team-a".to_owned())));
+}
+
+#[test]
+fn a_source_that_fails_hides_no_other_source_and_nothing_that_fails_in_the_cluster() {
+    let mut world = world();
+    world.objects[0] = object("Deployment", "web", "Synced", "Failed", "crash");
+    world.source = Value::Null;
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "the GitRepository team-a/infra does not exist");
+    assert_eq!(
+        finding.evidence,
+        [
+            "spec.sourceRef.name is \"infra\"",
+            "besides, Deployment.apps web/web has failed: crash"
+        ]
+    );
+
+    let service: ServiceDeployment = serde_json::from_value(world.service).unwrap();
+    let source = |name: &str| SourceReference {
+        name: name.to_owned(),
+        ..SourceReference::default()
+    };
+    let sources = ["a", "b", "a"].map(|name| (source(name), Lookup::Missing));
+    let finding = explain(&Evidence {
+        service: &service,
+        sources: &sources,
+        cluster: Lookup::Unreadable,
+        objects: Lookup::Unreadable,
+        rollout: None,
+        now: Timestamp::UNIX_EPOCH,
+    });
+    assert_eq!(finding.sentence, "the GitRepository team-a/a does not exist");
+    assert_eq!(finding.evidence[1], "the GitRepository team-a/b does not exist");
+    assert_eq!(finding.evidence.len(), 2);
+}
+
+#[test]
+fn evidence_that_has_no_room_is_counted() {
+    let mut world = world();
+    let refused = |n: u32| object("Service", &format!("s{n}"), "Refused", "Unknown", "");
+    world.objects = (0..9).map(refused).collect();
+    let evidence = judge(&world).evidence;
+    assert_eq!((evidence.len(), evidence[5].as_str()), (6, "and 3 more"));
+}
+
+#[test]
 fn no_next_step_is_an_empty_list_of_objects() {
     let mut world = world();
     world.objects = json!([]);
@@ -394,7 +477,7 @@ fn a_source_and_a_cluster_are_explained_by_themselves() {
     );
     fails(&mut world, "Timeout", "no answer within 60 s");
     assert_eq!(source(&world).standing, Standing::Broken);
-    let cluster = |world: &World| explain_cluster(&serde_json::from_value(world.cluster.clone()).unwrap(), now);
+    let cluster = |world: &World| explain_cluster(&seen(&world.cluster), now);
     let finding = cluster(&world);
     assert_eq!(
         (finding.standing, finding.sentence.as_str()),
@@ -403,6 +486,39 @@ fn a_source_and_a_cluster_are_explained_by_themselves() {
     assert_eq!(finding.evidence, ["heard 2s ago"]);
     world.cluster["status"] = json!({});
     assert_eq!(cluster(&world).sentence, "the cluster east has never joined");
+}
+
+#[test]
+fn a_granted_cluster_is_explained_by_its_health_alone() {
+    let now = "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap();
+    let granted = |status: Value| {
+        json!({"apiVersion": "farwater.dev/v1alpha1", "kind": "GrantedCluster",
+               "metadata": {"name": "east", "namespace": "team-a"},
+               "spec": {"clusterRef": {"name": "east", "namespace": "ops"}}, "status": status})
+    };
+    let check = |status: Value, sentence: &str, evidence: &[&str]| {
+        let mut world = world();
+        world.cluster = granted(status);
+        let finding = explain_cluster(&seen(&world.cluster), now);
+        assert_eq!((finding.sentence.as_str(), finding.next), (sentence, None));
+        assert_eq!(finding.evidence, evidence);
+        judge(&world)
+    };
+    let ready = json!({"ready": "True", "connected": true, "lastHeardTime": "2026-01-01T11:59:58Z"});
+    let finding = check(ready, "the cluster east is ready", &["heard 2s ago"]);
+    assert_eq!((finding.standing, finding.evidence.len()), (Standing::Healthy, 1));
+
+    let silent = json!({"ready": "False", "connected": false, "lastHeardTime": "2026-01-01T11:53:00Z"});
+    let asks = "an administrator of the hub sees the cause: farwater why cluster/ops/east";
+    let told = "the cluster east is not ready: its agent was last heard 7m ago";
+    let finding = check(silent, told, &["workloads there keep running as last reported", asks]);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Cluster), told));
+    let never = json!({"ready": "Unknown", "connected": false});
+    check(
+        never,
+        "the cluster east is not ready: its agent was not heard yet",
+        &[asks],
+    );
 }
 
 /// A set of three clusters, one of which is not healthy, with a rollout in the given phase.
@@ -823,7 +939,7 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     world.service["status"]["pruneProposedBy"] = "ada".into();
     assert_eq!(
         judge(&world).evidence,
-        ["would delete Namespace web", "ada proposed to approve it"]
+        ["ada proposed to approve it", "would delete Namespace web"]
     );
     // Deletions are frozen in the fleet, so an approval would change nothing.
     world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);

@@ -151,6 +151,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
     if !call.kind.stored {
         return match (call.info.verb.as_str(), call.kind.is_listed()) {
             ("list", true) => granted_clusters::list(&call).await,
+            ("get", true) => granted_clusters::get(&call).await,
             (_, false) if *method == Method::POST && call.info.name.is_empty() => reviews::create(&call, body).await,
             _ => Err(not_allowed()),
         };

@@ -258,7 +258,7 @@ impl Registry {
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
-        kinds.push(custom(&farwater_api::granted_cluster::definition(), &mut definitions).listed_only());
+        kinds.push(custom(&farwater_api::granted_cluster::definition(), &mut definitions).computed());
         published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self {
@@ -423,10 +423,10 @@ impl ResourceKind {
         self
     }
 
-    /// Made when it is listed, and not stored.
-    fn listed_only(mut self) -> Self {
+    /// Made when it is read, and not stored.
+    fn computed(mut self) -> Self {
         self.stored = false;
-        self.verbs = &["list"];
+        self.verbs = &["get", "list"];
         self.subresources.clear();
         self.categories.clear();
         self

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     Executor,
     replace::{explain_kept, forbids},
-    send::{explain_absence, explain_immutable, explain_refusal, explain_uncompared, from_bytes},
+    send::{explain_absence, explain_immutable, explain_refusal, explain_uncompared, from_bytes, is_about_namespace},
 };
 use crate::{
     judge::judge,
@@ -51,6 +51,8 @@ pub enum Rehearsed {
         why: String,
     },
     Refused(String),
+    /// Its namespace does not exist. Holds why it can't be tried.
+    NoNamespace(String),
     /// An object that the change depends on does not exist yet, or not in its new form.
     Untried(String),
 }
@@ -102,6 +104,9 @@ impl Executor<'_> {
                     Some(keep) => Rehearsed::Refused(explain_kept(&why, &keep)),
                     None => Rehearsed::Recreated { why },
                 }
+            }
+            Err(error) if error.is_not_found() && is_about_namespace(&error) => {
+                Rehearsed::NoNamespace(explain_absence(&error))
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
             Err(error) if redefined && error.is_about_schema() => too_early(&error),

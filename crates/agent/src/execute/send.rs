@@ -247,7 +247,7 @@ fn explain_held(error: &ApiError, others: &str, api_version: &str) -> String {
     )
 }
 
-fn is_about_namespace(error: &ApiError) -> bool {
+pub(super) fn is_about_namespace(error: &ApiError) -> bool {
     error.to_string().contains("namespaces ")
 }
 

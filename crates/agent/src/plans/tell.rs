@@ -14,6 +14,7 @@ use farwater_fleet::{
     plan::{
         Again, Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
         fields::{Sides, Veiled, compare},
+        namespaces::{creates_namespace, explain_missing_namespace},
         settle,
         veil::Veil,
     },
@@ -73,13 +74,16 @@ impl<'a> Teller<'a> {
     }
 
     pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory, hooks: Vec<PlannedHook>) -> ServicePlan {
+        let (changes, homeless) = self.tell_changes(plan, &hooks).await;
+        let mut left_out = tell_skipped(plan);
+        left_out.extend(homeless);
         let mut told = ServicePlan {
             create_namespace: plan.create_namespace.clone(),
-            changes: self.tell_changes(plan).await,
+            changes,
             deletes: tell_deletes(plan),
             held_prune: plan.prune.held(),
             hooks,
-            left_out: tell_skipped(plan),
+            left_out,
             unchanged: count(plan.unchanged.len()),
             forgotten: count(plan.forgotten.len()),
             ..ServicePlan::default()
@@ -115,7 +119,8 @@ impl<'a> Teller<'a> {
         told
     }
 
-    async fn tell_changes(&mut self, plan: &Plan) -> Vec<PlannedChange> {
+    /// The changes, and the objects that are not created because nothing creates their namespace.
+    async fn tell_changes(&mut self, plan: &Plan, hooks: &[PlannedHook]) -> (Vec<PlannedChange>, Vec<LeftOut>) {
         let changes = plan
             .waves
             .iter()
@@ -134,12 +139,28 @@ impl<'a> Teller<'a> {
             .map(|(_, change, object)| executor.rehearse(change, object, is_redefined(&object.object)))
             .collect();
         let mut asked = stream::iter(asked).buffered(PARALLEL);
-        let mut told = Vec::with_capacity(changes.len());
+        let (mut told, mut homeless) = (Vec::with_capacity(changes.len()), Vec::new());
+        let mut missing: BTreeSet<&str> = BTreeSet::new();
         for (wave, change, object) in &changes {
             let rehearsed = match asked.next().await {
                 Some(rehearsed) => rehearsed,
                 None => Rehearsed::Untried(format!("more than {MAX_REHEARSED} objects change")),
             };
+            let namespace = object.object.namespace.as_str();
+            let is_missing = match &rehearsed {
+                Rehearsed::NoNamespace(_) => !creates_namespace(plan, hooks.iter().map(|hook| &hook.object), namespace),
+                Rehearsed::Untried(_) => missing.contains(namespace),
+                _ => false,
+            };
+            if is_missing {
+                missing.insert(namespace);
+                homeless.push(LeftOut {
+                    object: object.object.clone(),
+                    sync: SyncState::Waiting,
+                    reason: text(&explain_missing_namespace(namespace)),
+                });
+                continue;
+            }
             let made_up = self.again.is_some_and(|again| again.names_otherwise(&change.object));
             let mut planned = PlannedChange {
                 wave: *wave,
@@ -149,7 +170,7 @@ impl<'a> Teller<'a> {
             self.describe(&mut planned, change, object, rehearsed);
             told.push(planned);
         }
-        told
+        (told, homeless)
     }
 
     fn describe(
@@ -161,7 +182,7 @@ impl<'a> Teller<'a> {
     ) {
         let (effect, message) = match rehearsed {
             Rehearsed::Refused(why) => (Effect::Refused, why),
-            Rehearsed::Untried(why) => (Effect::Untried, why),
+            Rehearsed::NoNamespace(why) | Rehearsed::Untried(why) => (Effect::Untried, why),
             Rehearsed::Recreated { why } => (Effect::Recreate, why),
             Rehearsed::Done { live: None, .. } => (Effect::Create, String::new()),
             Rehearsed::Done {

@@ -13,6 +13,7 @@ use farwater_api::{
     protocol::Deployment,
 };
 use farwater_fleet::{
+    incomplete::describe_incomplete,
     plan::{
         Cause, Change, GroupVersionKind, InventoryEntry, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
@@ -456,23 +457,7 @@ impl ServiceTask {
             .collect();
         let deleting = self.observed.statuses.values().any(|s| s.health == Health::Terminating);
 
-        let mut parts = Vec::new();
-        if let Some(first) = errors.first() {
-            let more = if errors.len() > 1 {
-                format!(" (and {} more)", errors.len() - 1)
-            } else {
-                String::new()
-            };
-            parts.push(format!("the source can't be read completely: {first}{more}"));
-        }
-        if let Some(first) = unapplied.first() {
-            parts.push(format!(
-                "{} of {} objects not applied: {first}",
-                unapplied.len(),
-                resolved.stated()
-            ));
-        }
-
+        let mut parts = describe_incomplete(errors, &unapplied, resolved.stated());
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
         let outcome = match &self.progress.barrier {
             _ if !parts.is_empty() => Outcome::Failed,

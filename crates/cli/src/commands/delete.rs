@@ -12,7 +12,7 @@ use farwater_api::{
 };
 use http::Method;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     commands::{objects, wait::parse_duration, why},
@@ -24,6 +24,8 @@ use crate::{
     terminal::{self, print, say},
     text,
 };
+
+pub use gone::wait as wait_until_gone;
 
 #[derive(Debug, clap::Args)]
 pub struct DeleteArgs {
@@ -45,7 +47,7 @@ pub struct DeleteArgs {
 
 /// An object to delete.
 #[derive(Clone, Debug)]
-struct Doomed {
+pub struct Doomed {
     kind: kinds::Kind,
     namespace: String,
     name: String,
@@ -54,6 +56,17 @@ struct Doomed {
 }
 
 impl Doomed {
+    /// The object as it was read.
+    pub fn of(kind: kinds::Kind, object: &Value) -> Self {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        Self {
+            kind,
+            namespace: text("namespace"),
+            name: text("name"),
+            uid: text("uid"),
+        }
+    }
+
     fn path(&self) -> String {
         self.kind.path(Some(&self.namespace), Some(&self.name))
     }
@@ -236,7 +249,7 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
         "servicedeployments" => {
             let service: ServiceDeployment = session.get(namespace, name).await?;
             let (cluster, reports, others) = tokio::join!(
-                why::find_cluster(session, &service),
+                why::see_cluster(session, &service),
                 objects::fetch(session, namespace, name),
                 session.list::<ServiceDeployment>(Some(namespace)),
             );

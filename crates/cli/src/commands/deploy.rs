@@ -2,6 +2,9 @@
 
 mod check;
 mod objects;
+mod withdraw;
+
+use std::time::Duration;
 
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_fleet::{conditions::holding, takeover};
@@ -18,7 +21,8 @@ use crate::{
     scope::{is_label, is_name},
     terminal::{print, say},
 };
-use objects::{Mode, Outcome, apply, delete, tell};
+use objects::{Made, Mode, Outcome, apply, tell};
+use withdraw::withdraw;
 
 #[derive(Debug, clap::Args)]
 pub struct DeployArgs {
@@ -54,8 +58,8 @@ pub struct DeployArgs {
     /// objects of the old folder are pruned as usual.
     #[arg(long)]
     replace: bool,
-    /// Returns when every object is healthy, or 6 when the time is up. What this command made is deleted again if the repository refuses to be
-    /// read, or has no such branch or folder.
+    /// Returns when every object is healthy, or 6 when the time is up. What this command created is deleted again if the
+    /// repository can't be read, or has no such branch or folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
     /// Checks with the hub without changing anything, and names what it can't check. Exits with 1 if the hub knows the
@@ -64,7 +68,7 @@ pub struct DeployArgs {
     dry_run: bool,
     /// Time limit of --wait.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
-    timeout: std::time::Duration,
+    timeout: Duration,
     /// Prints the resources as YAML, without a hub.
     #[arg(long)]
     export: bool,
@@ -114,26 +118,14 @@ struct Plan {
 
 pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     if args.export {
-        // Without a hub, the namespace is that of a new installation.
-        let known = Session::open(connect, program)
-            .await
-            .ok()
-            .map(|session| session.namespace);
-        let tenant = args
-            .tenant
-            .clone()
-            .or(known)
-            .unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
-        let plan = plan(&args, tenant)?;
-        let (source, service) = plan.documents();
-        print(&format!("{}---\n{}", format::yaml(&source)?, format::yaml(&service)?))?;
-        return Ok(exit::YES);
+        return export(&args, connect, program).await;
     }
     let session = Session::open(connect, program).await?;
     let mut plan = plan(&args, args.tenant.clone().unwrap_or_else(|| session.namespace.clone()))?;
     plan.settle_source_name(&session).await?;
     plan.check(&session).await?;
     plan.check_present(&session, args.replace).await?;
+
     let (source, service) = plan.documents();
     // The hub checks grants and rules before anything is written.
     let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
@@ -146,33 +138,65 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     if args.dry_run {
         return plan.check_source(&session).await;
     }
+
     let mut made = Vec::new();
-    for (plural, document) in documents {
-        let (outcome, object) = apply(&session, plural, document, Mode::Write).await?;
-        tell(plural, document, outcome, "")?;
-        made.extend((outcome == Outcome::Created).then_some((plural, object)));
+    if let Err(failure) = write(&session, documents, &mut made).await {
+        withdraw(&session, &plan, &made).await;
+        return Err(failure);
+    }
+    if args.wait {
+        return wait_or_withdraw(&session, &plan, &made, args.timeout).await;
     }
     let (tenant, name) = (&plan.tenant, &plan.service_name);
-    if args.wait {
-        let wanted = Wanted {
-            namespace: tenant.clone(),
-            names: vec![name.clone()],
-            newest: true,
-        };
-        let code = wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await?;
-        if code == exit::NO && !made.is_empty() && is_hopeless(&session, &plan).await? {
-            for (plural, document) in made.iter().rev() {
-                delete(&session, &plan, plural, document).await?;
-            }
-        }
-        return Ok(code);
-    }
     say(&format!(
         "next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w",
         program.name(),
         program.name()
     ));
     Ok(exit::YES)
+}
+
+async fn export(args: &DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
+    // Without a hub, the namespace is that of a new installation.
+    let known = Session::open(connect, program)
+        .await
+        .ok()
+        .map(|session| session.namespace);
+    let tenant = args
+        .tenant
+        .clone()
+        .or(known)
+        .unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
+    let (source, service) = plan(args, tenant)?.documents();
+    print(&format!("{}---\n{}", format::yaml(&source)?, format::yaml(&service)?))?;
+    Ok(exit::YES)
+}
+
+/// Writes the documents, and notes those that it creates. The hub may refuse the service although its dry run
+/// succeeded: only now it knows the source, which the grant may not allow.
+async fn write(session: &Session, documents: [(&'static str, &Value); 2], made: &mut Vec<Made>) -> Result<()> {
+    for (plural, document) in documents {
+        let (outcome, object) = apply(session, plural, document, Mode::Write).await?;
+        if outcome == Outcome::Created {
+            made.push(Made { plural, object });
+        }
+        tell(plural, document, outcome, "")?;
+    }
+    Ok(())
+}
+
+async fn wait_or_withdraw(session: &Session, plan: &Plan, made: &[Made], timeout: Duration) -> Result<u8> {
+    let wanted = Wanted {
+        namespace: plan.tenant.clone(),
+        names: vec![plan.service_name.clone()],
+        newest: true,
+    };
+    let code = wait::until_fetched(session, &wanted, Goal::Healthy, timeout).await?;
+    if code != exit::YES && !made.is_empty() && is_hopeless(session, plan).await? {
+        say("nothing of it can be deployed; what this command created is deleted:");
+        withdraw(session, plan, made).await;
+    }
+    Ok(code)
 }
 
 fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
@@ -298,8 +322,11 @@ impl Plan {
     }
 }
 
-/// Whether nothing was ever assigned to the service because its source is unreadable or lacks the folder. A service
-/// that waits for a window, an approval, a dependency or a silent server is not hopeless.
+/// Reasons of `Stalled` that only another deployment can remove.
+const REFUSALS: [&str; 2] = ["BundleFailed", "NotGranted"];
+
+/// Whether nothing was ever assigned to the service because its source is unreadable, lacks the folder or is not granted.
+/// A service that waits for a window, an approval, a dependency or a silent server is not hopeless.
 async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
     let service: ServiceDeployment = session.get(&plan.tenant, &plan.service_name).await?;
     let status = service.status.unwrap_or_default();
@@ -309,7 +336,8 @@ async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
     let source: GitRepository = session.get(&plan.tenant, &plan.source_name).await?;
     let of_source = source.status.map(|status| status.conditions).unwrap_or_default();
     let stalled = holding(&status.conditions, "Stalled");
-    Ok(holding(&of_source, "Stalled").is_some() || stalled.is_some_and(|stalled| stalled.reason == "BundleFailed"))
+    Ok(holding(&of_source, "Stalled").is_some()
+        || stalled.is_some_and(|stalled| REFUSALS.contains(&stalled.reason.as_str())))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `farwater get`: resources of any kind that the hub serves, once or as they change.
 
+mod granted;
 mod output;
 mod sort;
 
@@ -9,6 +10,7 @@ use farwater_api::json_path::Path;
 use http::Method;
 use serde_json::{Value, json};
 
+use granted::Part;
 use output::Output;
 
 use crate::{
@@ -100,18 +102,17 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         return Err(Failure::usage("-w follows one kind, or one object"));
     }
 
-    let qualified = kinds.len() > 1;
-    let (kinds, namespace) = match granted_instead(session, &args, &kinds, &names, namespace).await? {
-        true => (
-            vec![kinds::granted_clusters()],
-            Some(args.scope.namespace.or_default(session)),
-        ),
-        false => (kinds, namespace),
-    };
-    let queries = kinds.into_iter().map(|kind| Query {
-        kind,
-        namespace,
-        names: names.clone(),
+    let mut parts = Vec::new();
+    for kind in kinds {
+        let names = names.clone();
+        let whole = Part { kind, namespace, names };
+        parts.extend(granted::divide(session, &args, whole).await?);
+    }
+    let qualified = parts.len() > 1;
+    let queries = parts.into_iter().map(|part| Query {
+        kind: part.kind,
+        namespace: part.namespace,
+        names: part.names,
         qualified,
         args: &args,
     });
@@ -141,47 +142,6 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     }
     print(&args.output.documents(objects, names.len() == 1 && !qualified)?)?;
     Ok(crate::exit::YES)
-}
-
-/// Whether the clusters that are granted to a namespace are shown in the place of Clusters, which a tenant has none of or may not list.
-async fn granted_instead(
-    session: &Session,
-    args: &GetArgs,
-    kinds: &[Kind],
-    names: &[String],
-    namespace: Option<&str>,
-) -> Result<bool> {
-    let [kind] = kinds else { return Ok(false) };
-    let is_selected = args.selector.is_some() || args.field_selector.is_some();
-    let is_cluster = kind.group == farwater_api::GROUP && kind.plural == "clusters";
-    // A script that asked for JSON or YAML expects Clusters, and not objects of another kind.
-    let is_for_people = matches!(args.output, Output::Table | Output::Wide);
-    if !is_cluster || !names.is_empty() || is_selected || args.watch || !is_for_people {
-        return Ok(false);
-    }
-    let has_any = |list: &Value| list["items"].as_array().is_some_and(|items| !items.is_empty());
-    let clusters = session
-        .read("list clusters", &format!("{}?limit=1", kind.path(namespace, None)))
-        .await;
-    let why = match &clusters {
-        Ok(list) if has_any(list) => return Ok(false),
-        Ok(_) => "there is no Cluster of its own",
-        Err(failure) if failure.is_denied() => "you may not list Clusters",
-        Err(_) => return Ok(false),
-    };
-    let tenant = args.scope.namespace.or_default(session);
-    let granted = kinds::granted_clusters().path(Some(tenant), None);
-    // Nor does an older hub know of them.
-    let granted = session
-        .read("list granted clusters", &format!("{granted}?limit=1"))
-        .await;
-    if !granted.is_ok_and(|list| has_any(&list)) {
-        return Ok(false);
-    }
-    say(&format!(
-        "{why}; these are the clusters that ClusterGrants let namespace {tenant} deploy to:"
-    ));
-    Ok(true)
 }
 
 /// Refuses combinations of options before a request is made.

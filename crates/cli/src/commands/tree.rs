@@ -9,6 +9,7 @@ use farwater_api::{
     Cluster, ServiceDeployment, ServiceSet, SourceKind, managed_namespace, objects::ObjectReport,
     service_sources::SourceReference,
 };
+use farwater_fleet::why::ClusterEvidence;
 use futures::{StreamExt as _, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Resource, ResourceExt as _, core::NamespaceResourceScope, runtime::watcher};
@@ -19,7 +20,7 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
-    forest,
+    forest, granted,
     scope::{NamedObject, ScopeArgs, is_label, object_name},
     terminal::{Terminal, print, say},
 };
@@ -77,7 +78,7 @@ enum Target {
 /// All objects that a picture shows.
 #[derive(Default)]
 pub struct Fleet {
-    pub clusters: BTreeMap<(String, String), Cluster>,
+    pub clusters: BTreeMap<(String, String), ClusterEvidence>,
     pub services: Vec<ServiceDeployment>,
     /// By uid of the service.
     pub objects: HashMap<String, Vec<ObjectReport>>,
@@ -122,7 +123,7 @@ fn parse(args: &TreeArgs, session: &Session) -> Result<Target> {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     Ok(match kind.plural.as_str() {
         "servicedeployments" => Target::Service { namespace, name },
-        "clusters" => Target::Cluster { namespace, name },
+        "clusters" | "grantedclusters" => Target::Cluster { namespace, name },
         "servicesets" => Target::Set { namespace, name },
         "managednamespaces" => Target::Set {
             namespace,
@@ -157,19 +158,24 @@ impl Loader<'_> {
                 fleet.services.push(self.session.get(namespace, name).await?);
             }
             Target::Cluster { namespace, name } => {
-                let cluster: Cluster = self.session.get(namespace, name).await?;
-                let services = self.services_anywhere(namespace).await?;
+                let cluster = granted::see(self.session, namespace, name).await?;
+                let home = match cluster.is_granted && *namespace == cluster.namespace {
+                    true => &self.session.namespace,
+                    false => namespace,
+                };
+                let services = self.services_anywhere(home).await?;
                 fleet.services = services
                     .into_iter()
                     .filter(|service| {
-                        let reference = &service.spec.cluster_ref;
+                        let (reference, place) = (&service.spec.cluster_ref, cluster.namespace.as_str());
                         let own = service.namespace().unwrap_or_default();
-                        let admin = namespace == farwater_api::ADMIN_NAMESPACE && reference.namespace.is_none();
-                        reference.name == *name
-                            && (admin || reference.namespace.as_deref().unwrap_or(&own) == namespace)
+                        let admin = place == farwater_api::ADMIN_NAMESPACE && reference.namespace.is_none();
+                        reference.name == *name && (admin || reference.namespace.as_deref().unwrap_or(&own) == place)
                     })
                     .collect();
-                fleet.clusters.insert((namespace.clone(), name.clone()), cluster);
+                fleet
+                    .clusters
+                    .insert((cluster.namespace.clone(), name.clone()), cluster);
             }
             Target::Set { namespace, name } => {
                 self.session.get::<ServiceSet>(namespace, name).await?;
@@ -191,7 +197,10 @@ impl Loader<'_> {
                 fleet.services = services;
                 fleet.clusters = clusters
                     .into_iter()
-                    .map(|cluster| ((cluster.namespace().unwrap_or_default(), cluster.name_any()), cluster))
+                    .map(|cluster| {
+                        let key = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+                        (key, (&cluster).into())
+                    })
                     .collect();
             }
         }
@@ -221,11 +230,10 @@ impl Loader<'_> {
                 continue;
             }
             asked.push(key);
-            match why::find_cluster(self.session, service).await {
+            match why::see_cluster(self.session, service).await {
                 Ok(cluster) => {
-                    fleet
-                        .clusters
-                        .insert((cluster.namespace().unwrap_or_default(), cluster.name_any()), cluster);
+                    let key = (cluster.namespace.clone(), cluster.name.clone());
+                    fleet.clusters.insert(key, cluster);
                 }
                 Err(failure) if failure.is_missing() || failure.is_denied() => {}
                 Err(failure) => return Err(failure),

@@ -10,7 +10,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     conditions::holding,
-    why::{self, Evidence, Finding, Link, Lookup, NextStep, SetEvidence, Standing, Turn},
+    why::{self, ClusterEvidence, Evidence, Finding, Link, Lookup, NextStep, SetEvidence, Standing, Turn},
 };
 use kube::ResourceExt as _;
 
@@ -20,6 +20,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     format::{self, Answer},
+    granted,
     kinds::Kind,
     scope::{NamedObject, NamespaceArgs, object_name},
     terminal::{Colour, Terminal, print},
@@ -72,8 +73,8 @@ pub async fn look(session: &Session, kind: &Kind, namespace: &str, name: &str) -
             session.get::<ManagedNamespace>(namespace, name).await?;
             look_at_set(session, namespace, &managed_namespace::set_name(name)).await
         }
-        "clusters" => {
-            let cluster: Cluster = session.get(namespace, name).await?;
+        "clusters" | "grantedclusters" => {
+            let cluster = granted::see(session, namespace, name).await?;
             Ok(Box::new(move |now| why::explain_cluster(&cluster, now)))
         }
         plural => {
@@ -138,7 +139,7 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let (sources, cluster, objects, turn) = tokio::join!(
         find_sources(session, namespace, &service),
-        find_cluster(session, &service),
+        see_cluster(session, &service),
         objects::fetch(session, namespace, name),
         find_turn(session, &service),
     );
@@ -240,6 +241,15 @@ pub async fn find_cluster(session: &Session, service: &ServiceDeployment) -> Res
         }
         found => found,
     }
+}
+
+/// What the user may see of the service's cluster.
+pub async fn see_cluster(session: &Session, service: &ServiceDeployment) -> Result<ClusterEvidence> {
+    let reference = &service.spec.cluster_ref;
+    let own = service.namespace().unwrap_or_default();
+    let namespace = reference.namespace.as_deref().unwrap_or(&own);
+    let read = find_cluster(session, service).await;
+    granted::or_granted(session, read, (namespace, &reference.name)).await
 }
 
 fn lookup<T>(result: Result<T>) -> Result<Lookup<T>> {

@@ -8,7 +8,7 @@ use farwater_api::{
 };
 
 use super::{Record, ResolvedHook, Run, due, is_new, terms_of};
-use crate::plan::Resolved;
+use crate::{incomplete::UNREADABLE, plan::Resolved};
 
 /// The hooks of a version: those of the previous one that end, and its own that run or have not succeeded. Hooks that
 /// succeeded are left out. `held`: why nothing begins; none: nothing holds it.
@@ -39,8 +39,7 @@ pub fn foresee_hooks(
         HookPhase::Test,
     ] {
         if matches!(phase, HookPhase::PostSync | HookPhase::Test) && !resolved.complete {
-            view.obstacle
-                .get_or_insert_with(|| "the source can't be read completely".to_owned());
+            view.obstacle.get_or_insert_with(|| UNREADABLE.to_owned());
         }
         told.extend(view.tell(phase));
     }

@@ -3,7 +3,7 @@
 use farwater_api::Condition;
 use serde::Serialize;
 
-/// Maximum number of lines of evidence. The next step shows the rest.
+/// Maximum number of lines of evidence for one link. The next step shows the rest.
 pub(super) const MAX_EVIDENCE: usize = 6;
 
 /// A step on the way from a commit to healthy objects, in order.
@@ -108,6 +108,26 @@ impl Finding {
         if !line.is_empty() && self.evidence.len() < MAX_EVIDENCE {
             self.evidence.push(line);
         }
+        self
+    }
+
+    /// Adds several lines. If there are too many, the last line says how many are left out.
+    pub(super) fn because_all(mut self, lines: impl IntoIterator<Item = String>) -> Self {
+        let mut lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+        let room = MAX_EVIDENCE.saturating_sub(self.evidence.len());
+        if lines.len() > room {
+            let left_out = lines.split_off(room.saturating_sub(1)).len();
+            lines.push(format!("and {left_out} more"));
+        }
+        self.evidence.extend(lines);
+        self
+    }
+
+    /// Adds the first problem of a later link. It is told even if there is no room for more evidence.
+    pub(super) fn besides(mut self, other: Option<Finding>) -> Self {
+        let other = other.filter(|other| other.standing == Standing::Broken && other.link != self.link);
+        self.evidence
+            .extend(other.map(|other| format!("besides, {}", other.sentence)));
         self
     }
 

@@ -10,7 +10,8 @@ use super::finding::{Finding, Link, NextStep, Standing};
 use crate::{
     conditions::find,
     freeze,
-    summary::{FLEET_FROZEN, HOOK_FAILED, TEST_FAILED},
+    incomplete::unreadable_files,
+    summary::{APPLY_FAILED, FLEET_FROZEN, HOOK_FAILED, TEST_FAILED},
     why::{
         Evidence,
         words::{flags, revisions, sentence},
@@ -41,6 +42,19 @@ pub(super) fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
     )
 }
 
+/// Files that the agent can't read. The objects come from files, so what is wrong with the others is evidence.
+pub(super) fn judge_files(evidence: &Evidence<'_>) -> Option<Finding> {
+    let status = evidence.service.status.as_ref()?;
+    let ready = find(&status.conditions, "Ready").filter(|c| c.reason == APPLY_FAILED)?;
+    let files = unreadable_files(&ready.message)?.trim_end_matches('.');
+    let finding = Finding::broken(Link::Bundle, files);
+    let finding = match judge_objects(evidence).or_else(|| judge_health(evidence)) {
+        Some(objects) => finding.because(objects.sentence).because_all(objects.evidence),
+        None => finding.because(revisions(evidence.service)),
+    };
+    Some(finding.next(NextStep::Farwater(format!("plan {}", flags(evidence.service)))))
+}
+
 pub(super) fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     let objects = evidence.objects.found()?;
     let refused: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Refused).collect();
@@ -51,13 +65,7 @@ pub(super) fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
             format!("{} was refused: {}", first.object, or_silence(first)),
         )
         .because(waiters(objects, &first.object));
-        return Some(
-            refused
-                .iter()
-                .skip(1)
-                .fold(finding, |f, o| f.because(describe(o)))
-                .next(list),
-        );
+        return Some(finding.because_all(others(objects, first)).next(list));
     }
     let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
     // The waiting objects wait for the unhealthy one.
@@ -71,13 +79,8 @@ pub(super) fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
         .map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
     let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
     let next = first.waits_for.as_deref().map_or(list, describe_in_cluster);
-    Some(
-        waiting
-            .iter()
-            .skip(1)
-            .fold(finding, |f, o| f.because(describe(o)))
-            .next(next),
-    )
+    let more = waiting.iter().skip(1).map(|object| describe(object));
+    Some(finding.because_all(more).next(next))
 }
 
 pub(super) fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -100,14 +103,22 @@ pub(super) fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
     };
     let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object))
         .because(waiters(objects, &worst.object));
-    let others = objects
-        .iter()
-        .filter(|o| o.object != worst.object && o.health < Health::Unknown);
     Some(
-        others
-            .fold(finding, |f, o| f.because(describe(o)))
+        finding
+            .because_all(others(objects, worst))
             .next(describe_in_cluster(&worst.object)),
     )
+}
+
+/// The other objects that are not in order, refused and failed ones first. An object that waits for another one is a
+/// consequence, and not told.
+fn others<'a>(objects: &'a [ObjectReport], first: &ObjectReport) -> impl Iterator<Item = String> + use<'a> {
+    let waits = |o: &ObjectReport| o.sync == SyncState::Waiting && o.waits_for.is_none();
+    let is_ill = |o: &&ObjectReport| o.sync == SyncState::Refused || o.health < Health::Unknown || waits(o);
+    let others = objects.iter().filter(|o| o.object != first.object).filter(is_ill);
+    let mut others: Vec<&ObjectReport> = others.collect();
+    others.sort_by_key(|o| (o.sync != SyncState::Refused, o.health));
+    others.into_iter().map(describe)
 }
 
 pub(super) fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -137,9 +148,6 @@ pub(super) fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
         true => NextStep::Kubectl(freeze::release()),
         false => NextStep::Farwater(format!("approve {}", flags(evidence.service))),
     };
-    let finding = objects
-        .iter()
-        .fold(finding, |f, o| f.because(format!("would delete {o}")));
     let proposed = evidence
         .service
         .metadata
@@ -155,10 +163,11 @@ pub(super) fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
         Some(by) => finding.because(format!("{by} proposed to approve it")),
         None => finding,
     };
+    let doomed = objects.iter().map(|object| format!("would delete {object}"));
     Some(
-        contents
-            .iter()
-            .fold(finding, |f, contents| f.because(describe_contents(contents)))
+        finding
+            .because_all(contents.iter().map(describe_contents))
+            .because_all(doomed)
             .next(next),
     )
 }

@@ -1,12 +1,12 @@
-//! Why a set is not healthy everywhere, and whether a cluster is heard.
+//! Why a set is not healthy everywhere.
 
 use farwater_api::{
-    Cluster, RolloutPhase, ServiceSet, managed_namespace,
+    RolloutPhase, ServiceSet, managed_namespace,
     service_set::{Member, MemberState, Progress},
 };
 use jiff::Timestamp;
 
-use super::{Finding, Link, NextStep, Standing, ago, find, judge_one_cluster, sentence};
+use super::{Finding, Link, NextStep, Standing, ago, find, sentence};
 use crate::{
     conditions::holding,
     deletion, freeze,
@@ -55,29 +55,7 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
     finding
 }
 
-/// Explains a cluster by itself.
-pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
-    let name = cluster.metadata.name.as_deref().unwrap_or_default();
-    if let Some(finding) = judge_one_cluster(cluster, name, now) {
-        return finding;
-    }
-    let status = cluster.status.clone().unwrap_or_default();
-    let heard = status
-        .last_heard_time
-        .as_ref()
-        .map(|time| format!("heard {} ago", ago(time.0, now)))
-        .unwrap_or_default();
-    let suspended = if cluster.spec.suspend {
-        "the cluster is suspended: its agent holds changes"
-    } else {
-        ""
-    };
-    in_order(format!("the cluster {name} is ready"))
-        .because(heard)
-        .because(suspended)
-}
-
-fn in_order(sentence: String) -> Finding {
+pub(super) fn in_order(sentence: String) -> Finding {
     Finding {
         standing: Standing::Healthy,
         link: None,

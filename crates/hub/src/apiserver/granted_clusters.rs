@@ -1,11 +1,16 @@
-//! `grantedclusters`: the clusters that a namespace may deploy to, decided when they are listed. A tenant sees their
+//! `grantedclusters`: the clusters that a namespace may deploy to, decided when they are read. A tenant sees their
 //! names and health. It may not read Clusters, so labels, versions and messages are left out.
+//!
+//! [`is_visible`] decides which clusters a tenant sees, and [`show`] what of them.
 
 use std::borrow::Cow;
 
 use axum::response::Response;
 use farwater_api::{ADMIN_NAMESPACE, Cluster, granted_cluster::GrantedClusterStatus};
-use farwater_fleet::{placement, stamping::cluster_namespaces};
+use farwater_fleet::{
+    placement::{self, NamedGrant},
+    stamping::cluster_namespaces,
+};
 use farwater_store::{Key, Kind, ListQuery, Resource};
 use kube_core::Resource as _;
 use serde_json::{Value, json};
@@ -22,6 +27,28 @@ use crate::{
 
 /// Most clusters of one answer, and of one read.
 const PAGE: usize = 500;
+
+/// One cluster by its name. The same answer is given for a cluster that doesn't exist and for one that isn't granted.
+pub async fn get(call: &Call) -> Result<Response, ApiError> {
+    let tenant = call.info.namespace.as_str();
+    let name = &call.info.name;
+    let grants = grants_of(call, tenant).await?;
+    for namespace in cluster_namespaces(tenant) {
+        let key = Key {
+            kind: stored_kind(),
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        };
+        let Some(cluster) = call.hub.store.get(&key).await.map_err(store_failed)? else {
+            continue;
+        };
+        if is_visible(call, tenant, &cluster, &grants).await? {
+            let shown = show(call, tenant, &cluster);
+            return Ok(respond::object(200, call.kind, &shown, call.form, call.now));
+        }
+    }
+    Err(call.not_found(name))
+}
 
 /// `?limit=N&continue=PLACE`.
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
@@ -65,13 +92,12 @@ async fn find(
     limit: usize,
 ) -> Result<(Vec<Resource>, bool, u64), ApiError> {
     let store = &call.hub.store;
-    let mut grants = load_grants(store).await.map_err(store_failed)?;
-    grants.retain(|(_, grant)| grant.namespaces.iter().any(|namespace| namespace == tenant));
+    let grants = grants_of(call, tenant).await?;
     let clusters = |namespace: &str, limit: usize, after: Option<(String, String)>| ListQuery {
         namespace: Some(namespace.to_owned()),
         limit,
         after,
-        ..ListQuery::all(Kind::new(&Cluster::plural(&()), farwater_api::GROUP))
+        ..ListQuery::all(stored_kind())
     };
     if grants.is_empty() && tenant != ADMIN_NAMESPACE {
         // No cluster can be granted, so only the version of the list is read.
@@ -94,9 +120,7 @@ async fn find(
             version = if version == 0 { page.version } else { version };
 
             for cluster in page.items {
-                if !placement::is_granted(tenant, &meta::labels(&cluster.object), &grants)
-                    || is_hidden(call, tenant, &cluster).await?
-                {
+                if !is_visible(call, tenant, &cluster, &grants).await? {
                     continue;
                 }
                 if found.len() == limit {
@@ -113,16 +137,31 @@ async fn find(
     Ok((found, false, version))
 }
 
-/// Whether a cluster of the tenant's own namespace has the same name: a short name means that one.
-async fn is_hidden(call: &Call, tenant: &str, cluster: &Resource) -> Result<bool, ApiError> {
-    if cluster.key.namespace == tenant {
+fn stored_kind() -> Kind {
+    Kind::new(&Cluster::plural(&()), farwater_api::GROUP)
+}
+
+/// The grants of a tenant, as they are now.
+async fn grants_of(call: &Call, tenant: &str) -> Result<Vec<NamedGrant>, ApiError> {
+    let mut grants = load_grants(&call.hub.store).await.map_err(store_failed)?;
+    grants.retain(|(_, grant)| grant.namespaces.iter().any(|namespace| namespace == tenant));
+    Ok(grants)
+}
+
+/// Whether the cluster is granted, and no cluster of the tenant's own namespace has the same name: a short name means
+/// that one.
+async fn is_visible(call: &Call, tenant: &str, cluster: &Resource, grants: &[NamedGrant]) -> Result<bool, ApiError> {
+    if !placement::is_granted(tenant, &meta::labels(&cluster.object), grants) {
         return Ok(false);
+    }
+    if cluster.key.namespace == tenant {
+        return Ok(true);
     }
     let own = Key {
         namespace: tenant.to_owned(),
         ..cluster.key.clone()
     };
-    Ok(call.hub.store.get(&own).await.map_err(store_failed)?.is_some())
+    Ok(call.hub.store.get(&own).await.map_err(store_failed)?.is_none())
 }
 
 fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {
@@ -135,6 +174,7 @@ fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {
     let status = GrantedClusterStatus {
         ready: ready.unwrap_or("Unknown").to_owned(),
         connected: heard["status"]["connected"] == true,
+        last_heard_time: serde_json::from_value(heard["status"]["lastHeardTime"].take()).unwrap_or_default(),
     };
     json!({
         "apiVersion": call.kind.api_version(), "kind": call.kind.kind,

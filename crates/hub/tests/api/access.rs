@@ -571,6 +571,18 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
         json!({"ready": ready, "connected": false}),
         "no agent has joined it"
     );
+    for (name, expected) in [("east", 200), ("west", 404), ("foreign", 404), ("none", 404)] {
+        let (code, one) = read_as(&world, "view", &format!("{GRANTED}/{name}")).await;
+        assert_eq!(code, expected, "{name}: {one}");
+        match expected {
+            200 => assert_eq!(one, *east),
+            // A cluster that is not granted can't be told from one that does not exist.
+            _ => assert_eq!(
+                one["message"],
+                format!("grantedclusters.farwater.dev \"{name}\" not found")
+            ),
+        }
+    }
     for selector in [
         "labelSelector=owner%3Dhidden-word",
         "fieldSelector=metadata.name%3Deast",
@@ -583,8 +595,10 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
         ("anyone", GRANTED),
         ("view", &GRANTED.replace("team-a", "team-b")),
     ] {
-        let (code, answer) = read_as(&world, user, path).await;
-        assert_eq!(code, StatusCode::FORBIDDEN, "{user} {path}: {answer}");
+        for path in [path.to_owned(), format!("{path}/east")] {
+            let (code, answer) = read_as(&world, user, &path).await;
+            assert_eq!(code, StatusCode::FORBIDDEN, "{user} {path}: {answer}");
+        }
     }
 
     // A cluster of its own comes first, and hides the administrators' one of that name.
@@ -618,5 +632,7 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
         granted(&world, 500).await.is_empty(),
         "a grant that is taken away shows nothing any more"
     );
+    let (code, answer) = read_as(&world, "view", &format!("{GRANTED}/east")).await;
+    assert_eq!(code, StatusCode::NOT_FOUND, "{answer}");
     world.served.stop().await;
 }

@@ -578,6 +578,10 @@ async fn a_grant_that_reaches_nothing_is_written_with_a_warning() {
         "{told}"
     );
     assert_eq!(apply((production, format!("[{ns}]"))).await, "");
+    let shown = kubectl.run(&["get", "grantedcluster", "east", "-n", &ns]).await;
+    let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "OF", "READY", "CONNECTED", "HEARD"]);
+    assert_eq!(lines[1][..2], ["east", &ns], "{shown}");
     served.stop().await;
 }
 

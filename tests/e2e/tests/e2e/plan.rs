@@ -201,9 +201,38 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     fs::write(dir.path().join("a.yaml"), &a)?;
     fs::write(dir.path().join("secret.yaml"), secret(LOCAL, "new"))?;
     fs::write(dir.path().join("b.yaml"), config_map("b", "mine"))?;
+    // A namespace that nothing makes, and one that the folder makes.
+    let absent = format!("{}-absent", fleet.unique);
+    let lost = config_map("lost", "x").replace("{name: lost}", &format!("{{name: lost, namespace: {absent}}}"));
+    fs::write(dir.path().join("lost.yaml"), &lost)?;
     let folder = dir.path().to_str().context("a path")?;
     let told = plan(&fleet, 1, &["--local", folder])?;
     ensure!(outline(&told) == ["Create b", "Change password"], "{told:#}");
+    let left = &told["plan"]["leftOut"][0];
+    let reason = left["reason"].as_str().unwrap_or_default();
+    ensure!(
+        left["name"] == "lost"
+            && left["sync"] == "Waiting"
+            && reason.starts_with(&format!("waits for namespace {absent}: ")),
+        "{told:#}"
+    );
+    let namespace_file = dir.path().join("namespace.yaml");
+    let made = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {absent}}}\n");
+    fs::write(&namespace_file, made)?;
+    let states = outline(&plan(&fleet, 1, &["--local", folder])?);
+    let expected = [
+        format!("Create {absent}").as_str(),
+        "Create b",
+        "Untried lost",
+        "Change password",
+    ]
+    .map(str::to_owned);
+    ensure!(
+        expected.iter().all(|one| states.contains(one)) && states.len() == 4,
+        "{states:?}"
+    );
+    fs::remove_file(&namespace_file)?;
+    fs::remove_file(dir.path().join("lost.yaml"))?;
     let field = fields(&told, "password");
     let paths: Vec<&str> = field.iter().filter_map(|field| field["path"].as_str()).collect();
     ensure!(paths == ["data.value", "metadata.annotations.note"], "{field:#?}");

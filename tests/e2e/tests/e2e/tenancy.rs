@@ -269,9 +269,18 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
         "{}",
         clusters.stderr
     );
-    // A script that asked for objects gets no objects of another kind.
-    let objects: Value = serde_json::from_str(&team.run("farwater get clusters -o json")?.stdout)?;
-    ensure!(objects["items"] == json!([]), "{objects}");
+    let east = &serde_json::from_str::<Value>(&team.run("farwater get clusters -o json")?.stdout)?["items"][0];
+    ensure!(
+        east["kind"] == "GrantedCluster" && east["status"]["lastHeardTime"].is_string(),
+        "{east}"
+    );
+    let told = team
+        .run("farwater why cluster/east && farwater wait cluster/east")?
+        .stdout;
+    ensure!(
+        told.starts_with("ok: the cluster east is ready\n") && told.ends_with("cluster/east ready\n"),
+        "{told}"
+    );
     let deploy = page.next("farwater deploy ")?;
     let refused = deploy.replace(&format!("--namespace {target}"), "--namespace elsewhere");
     let refused = team.run(&format!("! {refused} 2>&1"))?.stdout;

@@ -1,15 +1,15 @@
 //! Consequences of a deletion for the clusters, in sentences. Pure.
 
 use farwater_api::{
-    Cluster, ManagedNamespace, ServiceDeployment, ServiceSet,
+    ManagedNamespace, ServiceDeployment, ServiceSet,
     objects::ObjectReport,
     service_deployment::{DeletionPolicy, DependencyKind, DependencyReference},
     service_sources::SourceReference,
 };
 use farwater_fleet::{
-    conditions::holding,
     placement::cluster_candidates,
     prune::is_protected,
+    why::ClusterEvidence,
     words::{counted, listed, verb},
 };
 use kube::ResourceExt;
@@ -20,7 +20,7 @@ use serde_json::Value;
 pub struct Looked<'a> {
     pub service: &'a ServiceDeployment,
     /// None: it is missing or may not be read.
-    pub cluster: Option<&'a Cluster>,
+    pub cluster: Option<&'a ClusterEvidence>,
     /// Objects as the agent reported them. Err: why they can't be listed.
     pub objects: Result<&'a [ObjectReport], &'a str>,
     /// Services of the same namespace. Err: why they can't be listed.
@@ -96,10 +96,8 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
             }
         });
     }
-    let is_ready =
-        |cluster: &Cluster| holding(cluster.status.iter().flat_map(|status| &status.conditions), "Ready").is_some();
     let waits = policy == DeletionPolicy::Delete && !is_empty;
-    if waits && looked.cluster.is_some_and(|cluster| !is_ready(cluster)) {
+    if waits && looked.cluster.is_some_and(|cluster| !cluster.is_ready) {
         told.push(format!(
             "the agent of cluster {cluster} is silent: the service stays until it is heard"
         ));
@@ -235,7 +233,7 @@ fn states(spec: &Value, source: &SourceReference) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::SourceKind;
+    use farwater_api::{Cluster, SourceKind};
     use serde_json::json;
 
     use super::*;
@@ -275,7 +273,7 @@ mod tests {
         let web = service("web", more);
         let looked = Looked {
             service: &web,
-            cluster: Some(&cluster(ready)),
+            cluster: Some(&(&cluster(ready)).into()),
             objects: Ok(objects),
             others: Ok(&others),
         };

@@ -1,12 +1,17 @@
-//! The two resources of a deployment: created, changed, or deleted again.
+//! The two resources of a deployment, created or changed.
 
-use farwater_api::{SourceKind, service_sources::SourceReference};
 use farwater_fleet::takeover::CLI_MANAGER;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Plan;
-use crate::{connection::Session, exit, failure::Result, kinds, terminal::print};
+use crate::{connection::Session, failure::Result, kinds, terminal::print};
+
+/// A resource that this run created.
+pub(super) struct Made {
+    pub plural: &'static str,
+    /// As the hub returned it.
+    pub object: Value,
+}
 
 pub(super) fn collection(plural: &str, namespace: &str) -> String {
     format!(
@@ -76,47 +81,11 @@ pub(super) fn tell(plural: &str, document: &Value, outcome: Outcome, suffix: &st
     print(&format!("{} {outcome}{suffix}\n", qualified(plural, document)))
 }
 
-fn qualified(plural: &str, document: &Value) -> String {
+pub(super) fn qualified(plural: &str, document: &Value) -> String {
     let (_, _, name) = named(document);
     let label = kinds::ours()
         .into_iter()
         .find(|known| known.plural == plural)
         .map(|known| known.qualified(name));
     label.unwrap_or_else(|| name.to_owned())
-}
-
-/// Deletes the objects that this command created, unless they were changed since or another service uses them.
-pub(super) async fn delete(session: &Session, plan: &Plan, plural: &str, made: &Value) -> Result<()> {
-    let (kind, namespace, name) = named(made);
-    if plural == "gitrepositories" {
-        let source = SourceReference {
-            kind: SourceKind::GitRepository,
-            name: name.to_owned(),
-        };
-        let users = crate::commands::delete::users(session, namespace, &source).await?;
-        if users.iter().any(|user| *user != plan.service_name) {
-            return Ok(());
-        }
-    }
-    let path = format!("{}/{name}", collection(plural, namespace));
-    let attempt = format!("delete {kind} {namespace}/{name}");
-    let current = session.read(&attempt, &path).await?;
-    let same = |field: &str| current["metadata"][field] == made["metadata"][field];
-    if !same("uid") || !same("generation") {
-        return Ok(());
-    }
-    let version = &current["metadata"]["resourceVersion"];
-    let preconditions = json!({"uid": current["metadata"]["uid"], "resourceVersion": version});
-    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions});
-    match session
-        .ask(&attempt, Method::DELETE, &path, "application/json", Some(&options))
-        .await
-    {
-        Ok(_) => print(&format!(
-            "{} deleted: nothing of it can be deployed\n",
-            qualified(plural, made)
-        )),
-        Err(failure) if failure.is_missing() || failure.code == exit::CONFLICT => Ok(()),
-        Err(failure) => Err(failure),
-    }
 }

@@ -377,6 +377,10 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
             true => ("get", place.list(&kind.list_schema_name())),
             false => ("post", place.post()),
         };
+        if kind.is_listed() {
+            let item = json!({"parameters": path_parameters(kind, true), "get": place.get()});
+            paths.insert(format!("{collection}/{{name}}"), item);
+        }
         paths.insert(
             collection,
             json!({"parameters": path_parameters(kind, false), method: operation}),

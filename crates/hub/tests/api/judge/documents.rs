@@ -43,7 +43,7 @@ fn compare_members(place: &str, ours: &Value, real: &Value, name: &str, differen
     let real = by_name(real, name);
     for (member, ours) in by_name(ours, name) {
         match real.get(&member) {
-            // No CustomResourceDefinition can state a kind that is computed for each list.
+            // No CustomResourceDefinition can state a kind that is computed when it is read.
             None if member == "grantedclusters" => {}
             Some(real) if *real == ours => {}
             Some(real) => differences.push(format!("{place} {member}\n  real: {real}\n  ours: {ours}")),

@@ -60,9 +60,9 @@ fn name_of(reference: &str) -> &str {
 
 impl Document {
     fn new(mut value: Value) -> Self {
-        // No CustomResourceDefinition can state a kind that is computed for each list.
+        // No CustomResourceDefinition can state a kind that is computed when it is read.
         if let Some(paths) = value["paths"].as_object_mut() {
-            paths.retain(|path, _| !path.ends_with("/grantedclusters"));
+            paths.retain(|path, _| !path.contains("/grantedclusters"));
         }
         let schemas = [value.get("definitions"), value.pointer("/components/schemas")]
             .into_iter()
