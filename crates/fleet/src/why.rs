@@ -23,6 +23,7 @@ use farwater_api::{
 use jiff::Timestamp;
 
 use crate::{
+    assignment::{describe_suspension, is_suspended},
     conditions::{find, holding},
     deletion,
     summary::{FROZEN, REMOVAL_EXIT, REMOVAL_HELD, WAITING_FOR_AGENT},
@@ -33,7 +34,7 @@ use finding::MAX_EVIDENCE;
 use objects::{judge_health, judge_hooks, judge_objects, judge_prune};
 use words::{flags, name_of, namespace_of, revisions, sentence};
 
-pub use assignment::{HeldBack, held_back, refused};
+pub use assignment::{HeldBack, held_back, refused, with_suspension};
 pub use finding::{Finding, Link, Lookup, NextStep, Standing};
 pub use set::{SetEvidence, explain_cluster, explain_set};
 pub use source::explain_source;
@@ -68,6 +69,12 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
     // A pin breaks nothing, but may be the reason why nothing changes.
     if let Some(pin) = describe_pin(evidence.service) {
         finding.evidence.insert(0, pin);
+        finding.evidence.truncate(MAX_EVIDENCE);
+    }
+    // Placement names the suspension itself.
+    let spec = &evidence.service.spec;
+    if is_suspended(spec, evidence.now) && finding.link != Some(Link::Placement) {
+        finding.evidence.insert(0, describe_suspension(spec));
         finding.evidence.truncate(MAX_EVIDENCE);
     }
     // The version that waits may repair what is broken.

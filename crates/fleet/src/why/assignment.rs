@@ -10,6 +10,7 @@ use super::{
     source,
 };
 use crate::{
+    assignment::{describe_suspension, is_suspended},
     conditions::{find, holding},
     parameters::WAITS,
     summary::FROZEN,
@@ -59,7 +60,7 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let status = service.status.as_ref()?;
     let held = status.held_revision.as_ref()?;
     let holds = |type_: &str| holding(&status.conditions, type_).map(sentence);
-    let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
+    let suspended = || service.spec.suspend.then(|| describe_suspension(&service.spec));
     Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
         Some(why) => HeldBack {
             sentence: format!("{held} is held back: {why}"),
@@ -73,6 +74,17 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
             }
         }
     })
+}
+
+/// A sentence about a service, followed by its suspension: nothing changes before the service is resumed. A sentence that
+/// says so stays as it is.
+pub fn with_suspension(service: &ServiceDeployment, told: String, now: Timestamp) -> String {
+    let suspension = describe_suspension(&service.spec);
+    if is_suspended(&service.spec, now) && !told.contains(&suspension) {
+        format!("{told}; {suspension}")
+    } else {
+        told
+    }
 }
 
 /// Why a service keeps its version, apart from its agent's plan: the newer version is held back, or can't be delivered.
