@@ -4,7 +4,11 @@ use farwater_api::{
     Cluster, ServiceDeployment,
     objects::{Health, ObjectReport, SyncState},
 };
-use farwater_fleet::{conditions::find, why::ago};
+use farwater_fleet::{
+    conditions::find,
+    why::ago,
+    words::{counted, verb},
+};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -176,10 +180,10 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let message = ready
         .map(|c| text::short_commits(&c.message).into_owned())
         .filter(|message| !message.is_empty());
-    let held = status
-        .held_prune
-        .as_ref()
-        .map(|held| format!("{} deletions wait for approval", held.count));
+    let held = status.held_prune.as_ref().map(|held| {
+        let wait = verb(&held.count, "waits", "wait");
+        format!("{} {wait} for approval", counted(held.count, "deletion"))
+    });
 
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)
