@@ -39,6 +39,7 @@ pub mod pipeline;
 pub mod plan;
 pub mod protocol;
 pub mod receiver;
+pub mod refusal;
 pub mod renderer;
 pub mod rollout;
 pub mod schemas;

@@ -195,12 +195,11 @@ impl RolloutStatus {
 
     /// `rollout 3 is Progressing: 1 of 2 clusters are done`
     pub fn so_far(&self) -> String {
+        let clusters = self.clusters();
+        let are = if clusters == 1 { "cluster is" } else { "clusters are" };
         format!(
-            "rollout {} is {}: {} of {} clusters are done",
-            self.number,
-            self.phase,
-            self.updated,
-            self.clusters()
+            "rollout {} is {}: {} of {clusters} {are} done",
+            self.number, self.phase, self.updated
         )
     }
 }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use farwater_fleet::words::verb;
 use http::{Method, Request};
 use kube::{
     Api, Client, Config, Resource,
@@ -131,6 +132,7 @@ impl Session {
         } else {
             "application/json"
         };
+        let is_read = method == Method::GET;
         let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let request = Request::builder()
             .method(method)
@@ -139,7 +141,18 @@ impl Session {
             .header("Content-Type", kind)
             .body(body)
             .map_err(|error| Failure::usage(format!("can't {attempt}")).evidence(error.to_string()))?;
-        self.bounded(attempt, self.client.request(request)).await
+        let answer = self.answer(attempt, self.client.request(request)).await?;
+        answer.map_err(|error| {
+            let failure = self.failure(attempt, &error);
+            match &error {
+                // Nothing would be changed, so the parameters of the request are at fault: a selector, for example.
+                kube::Error::Api(status) if is_read && status.code == 400 => Failure {
+                    code: exit::USAGE,
+                    ..failure
+                },
+                _ => failure,
+            }
+        })
     }
 
     pub async fn read(&self, attempt: &str, path: &str) -> Result<Value> {
@@ -183,8 +196,16 @@ impl Session {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
+        self.select_in(api, ListParams::default()).await
+    }
+
+    /// Every object of a kind that the selectors match, page by page.
+    pub async fn select_in<K>(&self, api: &Api<K>, selectors: ListParams) -> Result<Vec<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
         let attempt = format!("list {}", K::plural(&()));
-        let mut parameters = ListParams::default().limit(PAGE);
+        let mut parameters = selectors.limit(PAGE);
         let mut objects = Vec::new();
         loop {
             let page = self.bounded(&attempt, api.list(&parameters)).await?;
@@ -197,14 +218,20 @@ impl Session {
     }
 
     pub async fn bounded<T>(&self, attempt: &str, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T> {
-        match tokio::time::timeout(ANSWER_TIMEOUT, request).await {
-            Ok(answer) => answer.map_err(|error| self.failure(attempt, &error)),
-            Err(_) => Err(Failure::new(
-                exit::UNREACHABLE,
-                format!("can't {attempt}: no answer from {}", self.server),
-            )
-            .evidence(format!("waited {} s", ANSWER_TIMEOUT.as_secs()))),
-        }
+        let answer = self.answer(attempt, request).await?;
+        answer.map_err(|error| self.failure(attempt, &error))
+    }
+
+    /// The answer of the hub, which may be an error. Fails if there is none in time.
+    async fn answer<T>(
+        &self,
+        attempt: &str,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<Result<T, kube::Error>> {
+        tokio::time::timeout(ANSWER_TIMEOUT, request).await.map_err(|_| {
+            let told = format!("can't {attempt}: no answer from {}", self.server);
+            Failure::new(exit::UNREACHABLE, told).evidence(format!("waited {} s", ANSWER_TIMEOUT.as_secs()))
+        })
     }
 }
 
@@ -224,7 +251,10 @@ pub fn missing(kind: &str, plural: &str, namespace: &str, name: &str, known: &[&
     let failure = match suggest(name, known.iter().copied()) {
         Some(near) => failure.evidence(format!("did you mean {near:?}?")),
         None if known.is_empty() => failure.evidence(format!("there are no {plural}{place}")),
-        None => failure.evidence(format!("{} others exist{place}", known.len())),
+        None => {
+            let exist = verb(&known.len(), "other exists", "others exist");
+            failure.evidence(format!("{} {exist}{place}", known.len()))
+        }
     };
     failure.next(format!("{{program}} get {plural}{scope}"))
 }

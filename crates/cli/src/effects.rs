@@ -46,7 +46,9 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("why", Effect::Reads),
     (
         "wait",
-        Effect::Writes(&["with --fetch: ServiceDeployment or source, annotation `farwater.dev/requestedAt`"]),
+        Effect::Writes(&[
+            "with --fetch: source or ServiceDeployment (those of a set), annotation `farwater.dev/requestedAt`",
+        ]),
     ),
     ("plan", Effect::Reads),
     ("impact", Effect::Reads),

@@ -3,6 +3,8 @@
 
 use std::{error::Error as _, io, path::Path};
 
+use farwater_api::refusal;
+
 use crate::{exit, text};
 
 #[derive(Clone, Debug)]
@@ -11,6 +13,8 @@ pub struct Failure {
     pub cause: String,
     pub evidence: Option<String>,
     pub next: Option<String>,
+    /// The object that made the refused one, as arguments: `serviceset/web -n team-a`. None: the hub named none.
+    pub owner: Option<String>,
 }
 
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -22,6 +26,7 @@ impl Failure {
             cause: cause.into(),
             evidence: None,
             next: None,
+            owner: None,
         }
     }
 
@@ -74,7 +79,7 @@ impl Failure {
             )
             .evidence(message.clone())
             .next("{program} login URL --token-file FILE"),
-            403 => failure(exit::DENIED).next("{program} version # shows who you are"),
+            403 => Self::forbidden(status, failure),
             // If an object is missing, the hub names it. Without a name, the hub doesn't know the path.
             404 if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => failure(exit::MISSING),
             404 => Self::new(
@@ -87,6 +92,36 @@ impl Failure {
             429 | 500..=599 => failure(exit::UNREACHABLE).next("try again; if it stays so, read the hub's log"),
             _ => failure(exit::INTERNAL),
         }
+    }
+
+    /// Of all refusals with this status, only a missing right depends on who the user is. The others have causes.
+    fn forbidden(status: &kube::core::Status, failure: impl Fn(u8) -> Self) -> Self {
+        for cause in status.details.iter().flat_map(|details| &details.causes) {
+            let what = &cause.message;
+            match cause.reason.as_str() {
+                refusal::OWNED => {
+                    let next = format!("{{program}} get {what} -o yaml # this one decides about it");
+                    return Self {
+                        owner: Some(what.clone()),
+                        ..failure(exit::CONFLICT).next(next)
+                    };
+                }
+                refusal::NOT_GRANTED => {
+                    let next = format!("{{program}} get clusters -n {what} # those that are granted");
+                    return failure(exit::DENIED).next(next);
+                }
+                refusal::GRANT_EXCEEDED => {
+                    let next = format!("{{program}} get clustergrants {what} -o yaml # an administrator can change it");
+                    return failure(exit::DENIED).next(next);
+                }
+                refusal::NOT_PROPOSED => {
+                    let next = "add --propose; then another person gives the command without it";
+                    return failure(exit::DENIED).next(next);
+                }
+                _ => {}
+            }
+        }
+        failure(exit::DENIED).next("{program} version # shows who you are")
     }
 
     pub fn is_missing(&self) -> bool {
@@ -192,6 +227,36 @@ mod tests {
         ] {
             assert_eq!(chain(&error), format!("app: {cause}"));
         }
+    }
+
+    #[test]
+    fn the_next_step_of_a_refusal_depends_on_its_cause() {
+        let refused = |causes: serde_json::Value| {
+            let status = serde_json::json!({
+                "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no", "metadata": {},
+                "details": {"name": "web", "kind": "servicedeployments", "causes": causes},
+            });
+            let status: kube::core::Status = serde_json::from_value(status).unwrap();
+            Failure::request("change web", "https://hub", &kube::Error::Api(Box::new(status)))
+        };
+        let check = |reason: &str, what: &str, code: u8, next: &str| {
+            let failure = refused(serde_json::json!([{"reason": reason, "message": what}]));
+            assert_eq!((failure.code, failure.next.as_deref()), (code, Some(next)), "{reason}");
+            failure.owner
+        };
+        let version = "{program} version # shows who you are";
+        assert_eq!(refused(serde_json::json!([])).next.as_deref(), Some(version));
+        check("NamespaceTerminating", "gone", exit::DENIED, version);
+        let clusters = "{program} get clusters -n team-a # those that are granted";
+        check(refusal::NOT_GRANTED, "team-a", exit::DENIED, clusters);
+        let grant = "{program} get clustergrants prod -o yaml # an administrator can change it";
+        check(refusal::GRANT_EXCEEDED, "prod", exit::DENIED, grant);
+        let propose = "add --propose; then another person gives the command without it";
+        check(refusal::NOT_PROPOSED, "ClusterGrant prod", exit::DENIED, propose);
+        let owner = "serviceset/web -n team-a";
+        let next = format!("{{program}} get {owner} -o yaml # this one decides about it");
+        let named = check(refusal::OWNED, owner, exit::CONFLICT, &next);
+        assert_eq!(named.as_deref(), Some(owner));
     }
 
     #[test]

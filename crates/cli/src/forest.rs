@@ -7,6 +7,7 @@ use farwater_api::{
 use farwater_fleet::{
     conditions::find,
     why::{ClusterEvidence, ago},
+    words::{counted, verb},
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -174,10 +175,10 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let message = ready
         .map(|c| text::short_commits(&c.message).into_owned())
         .filter(|message| !message.is_empty());
-    let held = status
-        .held_prune
-        .as_ref()
-        .map(|held| format!("{} deletions wait for approval", held.count));
+    let held = status.held_prune.as_ref().map(|held| {
+        let wait = verb(&held.count, "waits", "wait");
+        format!("{} {wait} for approval", counted(held.count, "deletion"))
+    });
 
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)

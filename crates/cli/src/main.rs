@@ -255,6 +255,25 @@ mod tests {
         assert!(count > 20, "{count} commands were found");
     }
 
+    /// A default of the program and another one in the text would both be shown.
+    #[test]
+    fn help_names_one_default() {
+        fn check(command: &clap::Command) {
+            for option in command.get_arguments() {
+                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                let is_shown = !option.get_default_values().is_empty() && !option.is_hide_default_value_set();
+                assert!(
+                    !(is_shown && help.contains("[default: ")),
+                    "{} {}: {help}",
+                    command.get_name(),
+                    option.get_id()
+                );
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command(Program::Farwater));
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
         command(Program::Farwater).debug_assert();

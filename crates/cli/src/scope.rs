@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use farwater_api::managed_namespace;
 pub use farwater_api::names::is_object_name as is_name;
+use farwater_hub::kinds::meta::{check_label_value, check_qualified_name};
 
 use crate::{
     connection::Session,
@@ -177,6 +178,17 @@ pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedS
     }))
 }
 
+/// Parses a label, `KEY=VALUE`, by the syntax of Kubernetes.
+pub fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    match check_qualified_name(key).or_else(|| check_label_value(value)) {
+        Some(problem) => Err(format!("{text:?} is no label: {problem}")),
+        None => Ok((key.to_owned(), value.to_owned())),
+    }
+}
+
 /// Whether the text is an RFC 1123 label, which Kubernetes requires for the name of a namespace.
 pub fn is_label(text: &str) -> bool {
     is_name(text) && text.len() <= 63 && !text.contains('.')
@@ -227,6 +239,17 @@ mod tests {
         assert_eq!(made.argument(), "managednamespace/shop");
         assert_eq!(named("sds/../web"), Some(None));
         assert_eq!((named("web"), named("team-b/web"), named("sd/web")), (None, None, None));
+    }
+
+    #[test]
+    fn a_label_has_a_key_and_a_value_of_kubernetes() {
+        let label = |key: &str, value: &str| Ok((key.to_owned(), value.to_owned()));
+        assert_eq!(parse_label("env=prod"), label("env", "prod"));
+        assert_eq!(parse_label("farwater.dev/set=web"), label("farwater.dev/set", "web"));
+        assert_eq!(parse_label("env="), label("env", ""));
+        for wrong in ["env", "=prod", "a b=c", "env=a b", "env=a=b", "/env=a"] {
+            assert!(parse_label(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::{
     path::Path,
 };
 
+use farwater_fleet::words::counted;
+
 use crate::{
     exit,
     failure::{Failure, Result},
@@ -96,7 +98,8 @@ impl Terminal {
             .map(|line| format!("{line}\x1b[K\n"))
             .collect();
         if room < total {
-            lines += &format!("… {} more lines: name a service or a cluster\x1b[K\n", total - room);
+            let more = counted(total - room, "more line");
+            lines += &format!("… {more}: name a service or a cluster\x1b[K\n");
         }
         print(&format!("\x1b[H{lines}\x1b[J"))
     }

@@ -413,6 +413,11 @@ async fn get_selects_sorts_and_prints_labels_and_templates() {
             ["get", "cluster/listed-9", "-l", "env=list"],
             "names and selectors exclude each other",
         ),
+        (["get", "clusters", "-l", "a in"], "selectors are those of kubectl"),
+        (
+            ["get", "clusters", "--field-selector", "spec.none=a"],
+            "selectors are those of kubectl",
+        ),
     ] {
         let ran = run(&refused).await;
         assert!(
@@ -546,6 +551,27 @@ async fn what_does_not_exist_ends_with_4_and_what_was_perhaps_meant() {
             ran.stderr
         );
     }
+    for arguments in [
+        &["rollback", "payments", "--to", "99"][..],
+        &["hooks", "payments", "--retry", "nope"],
+        &["hooks", "payments", "nope"],
+    ] {
+        let ran = run(arguments).await;
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (4, ""),
+            "{arguments:?}: {}",
+            ran.stderr
+        );
+    }
+    let ran = run(&["hooks", "payments"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
+    assert!(
+        ran.stderr
+            .starts_with("no hook or test of payments was run; next: farwater why payments"),
+        "{}",
+        ran.stderr
+    );
     let ran = run(&["get", "clsuters"]).await;
     assert_eq!(ran.code, 2, "{}", ran.stderr);
     assert!(ran.stderr.contains("did you mean \"clusters\"?"), "{}", ran.stderr);
@@ -753,9 +779,10 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     // Its repository is known, so a dry run asks it.
     let ran = deploy("third", &["--dry-run", "--branch", "none"]).await;
     assert!(
-        ran.code == 1 && ran.stderr.contains("branch or tag none does not exist"),
-        "{} {}",
+        ran.code == 1 && ran.stdout.is_empty() && ran.stderr.contains("branch or tag none does not exist"),
+        "{} {}{}",
         ran.code,
+        ran.stdout,
         ran.stderr
     );
     let ran = deploy("third", &["--dry-run", "--branch", "main"]).await;
@@ -920,6 +947,9 @@ async fn a_freeze_is_made_seen_spoken_against_and_ended() {
             "2099-01-04T06:00:00Z",
             "--service",
             "frozen-web",
+            // A name with a typing error protects nothing.
+            "--service",
+            "frozen-wbe",
         ][..],
         &reason,
     ];
@@ -930,8 +960,14 @@ async fn a_freeze_is_made_seen_spoken_against_and_ended() {
         "{}",
         made.stderr
     );
-    let told = "no change of what is named begins in the whole fleet until 2099-01-04T06:00:00Z";
+    let told = "no change of service frozen-web or frozen-wbe starts in any namespace until 2099-01-04T06:00:00Z";
     assert!(made.stderr.contains(told), "{}", made.stderr);
+    let note = "note: no ServiceDeployment is named frozen-wbe; the freeze concerns one that gets this name";
+    assert!(
+        made.stderr.contains(note) && !made.stderr.contains("named frozen-web;"),
+        "{}",
+        made.stderr
+    );
     assert!(
         made.stderr
             .contains("next: farwater unfreeze cli-holidays -n farwater-admin"),

@@ -12,7 +12,7 @@ use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::origin::Swap;
+use crate::{origin::Swap, words::counted};
 
 /// More deletes than this, and than [`SHARE`] of the inventory, are held. A few objects of a small service come and go
 /// in one commit; a broken generator loses many.
@@ -219,7 +219,7 @@ impl fmt::Display for HoldReason {
                 replaced: 0,
                 inventory,
             } => {
-                write!(f, "{deletes} of {inventory} objects would be deleted")
+                write!(f, "{deletes} of {} would be deleted", counted(*inventory, "object"))
             }
             Self::TooMany {
                 deletes,
@@ -228,7 +228,8 @@ impl fmt::Display for HoldReason {
             } => {
                 write!(
                     f,
-                    "{deletes} of {inventory} objects would be deleted, and {replaced} of them replaced by others of their kinds"
+                    "{deletes} of {} would be deleted, and {replaced} of them replaced by others of their kinds",
+                    counted(*inventory, "object")
                 )
             }
             Self::Protected(object) => write!(f, "{object} is of a protected kind"),

@@ -26,6 +26,7 @@ use farwater_api::{
 use jiff::Timestamp;
 
 use crate::{
+    assignment::{describe_suspension, is_suspended},
     conditions::{find, holding},
     deletion,
     summary::{FROZEN, REMOVAL_EXIT, REMOVAL_HELD, WAITING_FOR_AGENT},
@@ -36,7 +37,7 @@ use cluster::judge_cluster;
 use objects::{judge_files, judge_health, judge_hooks, judge_objects, judge_prune};
 use words::{flags, name_of, namespace_of, revisions, sentence};
 
-pub use assignment::{HeldBack, held_back, refused};
+pub use assignment::{HeldBack, held_back, refused, with_suspension};
 pub use cluster::{ClusterEvidence, explain_cluster};
 pub use finding::{Finding, Link, Lookup, NextStep, Standing};
 pub use set::{SetEvidence, explain_set};
@@ -72,6 +73,12 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
     // A pin breaks nothing, but may be the reason why the version stays the same.
     if let Some(pin) = describe_pin(evidence.service) {
         finding.evidence.insert(0, pin);
+    }
+    // Placement names the suspension itself.
+    let spec = &evidence.service.spec;
+    if is_suspended(spec, evidence.now) && finding.link != Some(Link::Placement) {
+        finding.evidence.insert(0, describe_suspension(spec));
+        finding.evidence.truncate(MAX_EVIDENCE);
     }
     // The version that waits may repair what is broken.
     if let Some(frozen) = frozen(evidence.service).filter(|_| finding.link != Some(Link::Window)) {

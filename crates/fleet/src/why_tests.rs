@@ -705,6 +705,26 @@ fn a_suspension_is_told_with_its_end_its_author_and_the_way_out() {
     );
 }
 
+/// A person who mends the source still has to resume the service.
+#[test]
+fn a_suspension_is_told_beside_a_broken_source() {
+    let told = "the service is suspended until 2026-01-01T13:00:00Z: a move";
+    let mut world = world();
+    world.source = Value::Null;
+    world.service["spec"]["suspend"] = json!(true);
+    world.service["spec"]["suspension"] = json!({"until": "2026-01-01T13:00:00Z", "reason": "a move"});
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "the GitRepository team-a/infra does not exist");
+    assert_eq!(finding.evidence[0], told);
+
+    let service: ServiceDeployment = serde_json::from_value(world.service.clone()).unwrap();
+    let at = |time: &str, sentence: &str| with_suspension(&service, sentence.to_owned(), time.parse().unwrap());
+    let during = "2026-01-01T12:00:00Z";
+    assert_eq!(at(during, "no branch main"), format!("no branch main; {told}"));
+    assert_eq!(at(during, &format!("held: {told}")), format!("held: {told}"));
+    assert_eq!(at("2026-01-01T13:00:00Z", "no branch main"), "no branch main");
+}
+
 #[test]
 fn a_pinned_service_is_well_without_its_source_and_says_that_it_is_pinned() {
     let pinned = "pinned to main@sha1:b by ann (c crashes); main@sha1:c is held back";

@@ -230,7 +230,7 @@ impl Address {
     }
 
     /// The path as written.
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         &self.path
     }
 

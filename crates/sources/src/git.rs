@@ -377,7 +377,7 @@ impl Git {
                     .map(drop)
                     .map_err(|_| {
                         GitError::new(
-                            "find",
+                            "find a commit in",
                             session.remote,
                             GitReason::ReferenceMissing(format!("commit {id}")),
                             String::new(),

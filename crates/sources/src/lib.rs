@@ -36,7 +36,7 @@ pub mod verify;
 pub mod web;
 
 pub use access::{Access, AccessError, SecretData};
-pub use address::{Address, AddressError, UrlPrefix};
+pub use address::{Address, AddressError, Scheme, UrlPrefix};
 pub use artifacts::{ArtifactError, Artifacts};
 pub use cache::{BundleCache, CacheError};
 pub use edit::{Edit, FileError};

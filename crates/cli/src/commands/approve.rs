@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     connection::Session,
     exit,
-    failure::{Failure, Result},
+    failure::{Failure, Result, suggest},
     scope::{NamespaceArgs, any_name, service_name},
     terminal::{self, print, say},
     text,
@@ -31,9 +31,9 @@ pub struct ApproveArgs {
     /// current one].
     #[arg(long)]
     digest: Option<Digest>,
-    /// The reason, for later readers.
-    #[arg(long, value_name = "TEXT", default_value = "", requires = "stage")]
-    reason: String,
+    /// The reason of a promotion, for later readers. The approval of a prune records no reason.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
     /// Proposes the approval of a service that needs two people; another person then runs the same command without this option.
     #[arg(long, conflicts_with = "stage")]
     propose: bool,
@@ -45,6 +45,10 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     };
     let (namespace, name) = any_name(&args.name, args.namespace.or_default(session), "pipeline")?;
     let pipeline: Pipeline = session.get(namespace, name).await?;
+    let names: Vec<&str> = pipeline.spec.stages.iter().map(|one| one.name.as_str()).collect();
+    if !names.contains(&stage.as_str()) {
+        return Err(no_stage((namespace, name), &stage, &names));
+    }
     let stages = pipeline.status.unwrap_or_default().stages;
     let candidate = stages
         .into_iter()
@@ -65,7 +69,7 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     let request = ApprovalRequest {
         stage,
         digest: args.digest.unwrap_or(digest),
-        reason: args.reason,
+        reason: args.reason.unwrap_or_default(),
     };
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/pipelines/{name}/approve");
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": APPROVAL_KIND, "spec": request});
@@ -85,9 +89,22 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
+fn no_stage((namespace, name): (&str, &str), stage: &str, names: &[&str]) -> Failure {
+    let failure = Failure::new(exit::MISSING, format!("{namespace}/{name} has no stage {stage:?}"))
+        .next(format!("{{program}} pipeline status {name} -n {namespace}"));
+    match suggest(stage, names.iter().copied()) {
+        Some(near) => failure.evidence(format!("did you mean {near:?}?")),
+        None => failure.evidence(format!("its stages are {}", names.join(", "))),
+    }
+}
+
 /// Shows what would be deleted and asks. With a digest, approves exactly that without a question, for scripts.
 async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
+    if args.reason.is_some() {
+        return Err(Failure::usage("--reason goes with the stage of a pipeline")
+            .evidence("the approval of a prune records no reason"));
+    }
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let Some(held) = service.status.and_then(|status| status.held_prune) else {
         let told = format!("no prune of {namespace}/{name} waits for an approval");
@@ -124,10 +141,21 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
         "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
     );
     let patch = json!({"metadata": {"annotations": {annotation: digest}}});
-    let attempt = format!("approve the prune of {namespace}/{name}");
+    let what = if args.propose {
+        "propose the approval of"
+    } else {
+        "approve"
+    };
+    let attempt = format!("{what} the prune of {namespace}/{name}");
     session
         .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
-        .await?;
+        .await
+        .map_err(|failure| match args.propose && failure.code == exit::CONFLICT {
+            true => failure.next(format!(
+                "without --propose: {{program}} approve {name} -n {namespace} --digest {digest}"
+            )),
+            false => failure,
+        })?;
 
     let told = match args.propose {
         true => {
@@ -146,9 +174,9 @@ fn is_of(held: &HeldPrune, digest: Digest) -> bool {
 
 fn describe(held: &HeldPrune) -> String {
     let mut text = format!(
-        "{} would be deleted: {}",
-        counted(held.count, "object"),
-        text::plain(&held.reason)
+        "held: {}\nan approval deletes {}:",
+        text::plain(&held.reason),
+        counted(held.count, "object")
     );
     for object in &held.objects {
         text += &format!("\n  {}", text::plain(&object.to_string()));
@@ -180,6 +208,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_stage_that_does_not_exist_is_missing_and_those_that_exist_are_named() {
+        let refused = |stage: &str| no_stage(("team-a", "shop"), stage, &["dev", "production"]);
+        assert_eq!(refused("qa").code, exit::MISSING);
+        assert_eq!(refused("qa").evidence.unwrap(), "its stages are dev, production");
+        assert_eq!(refused("prodution").evidence.unwrap(), "did you mean \"production\"?");
+    }
+
+    #[test]
     fn what_would_be_deleted_is_named_with_what_goes_with_it() {
         let held: HeldPrune = serde_json::from_value(json!({
             "digest": Digest::of("plan"), "reason": "Namespace web is of a protected kind", "count": 3,
@@ -189,7 +225,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             describe(&held),
-            "3 objects would be deleted: Namespace web is of a protected kind\n  Namespace web\n  ConfigMap a/b\n  and 1 more\n  \
+            "held: Namespace web is of a protected kind\nan approval deletes 3 objects:\n  Namespace web\n  ConfigMap a/b\n  and 1 more\n  \
              with Namespace web: 2 Secret"
         );
     }

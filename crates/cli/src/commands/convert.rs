@@ -19,7 +19,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     format,
-    scope::{is_label, is_name},
+    scope::{is_label, is_name, parse_label},
     terminal::{print, say},
     text,
 };
@@ -55,7 +55,7 @@ struct FluxArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_cluster)]
     cluster: Option<ClusterReference>,
     /// Labels of the clusters that run the same objects, for example `env=prod,region=eu`. Makes ServiceSets.
-    #[arg(long, value_name = "LABELS", value_parser = parse_pair, value_delimiter = ',', conflicts_with = "cluster")]
+    #[arg(long, value_name = "LABELS", value_parser = parse_label, value_delimiter = ',', conflicts_with = "cluster")]
     cluster_selector: Vec<(String, String)>,
     /// The cluster behind a kubeconfig Secret of Flux; repeatable.
     #[arg(long, value_name = "SECRET=CLUSTER", value_parser = parse_named_cluster)]
@@ -221,13 +221,6 @@ fn parse_namespace(text: &str) -> std::result::Result<String, String> {
         .ok_or_else(|| format!("{text:?} is no name of a namespace"))
 }
 
-fn parse_pair(text: &str) -> std::result::Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
 /// Splits at the last `=`, because addresses may contain others.
 fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterReference), String> {
     let (name, cluster) = text
@@ -364,5 +357,33 @@ fn items(mut object: Value) -> Vec<Value> {
         Value::Array(items) if is_list => items,
         _ if object.is_null() => Vec::new(),
         _ => vec![object],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        convert: ConvertArgs,
+    }
+
+    #[test]
+    fn a_conversion_of_nothing_is_a_no() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("theirs.yaml");
+        for text in ["", "{apiVersion: v1, kind: Secret, metadata: {name: mine}}"] {
+            fs::write(&file, text).unwrap();
+            for program in ["flux", "argocd"] {
+                let line = Line::try_parse_from(["convert", program, file.to_str().unwrap()]).unwrap();
+                assert_eq!(run(&line.convert).unwrap(), exit::NO, "{program}: {text}");
+            }
+        }
     }
 }

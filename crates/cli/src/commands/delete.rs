@@ -228,8 +228,22 @@ async fn delete(session: &Session, doomed: &Doomed, trial: bool) -> Result<bool>
     {
         Ok(answer) => Ok(answer["kind"] == "Status"),
         Err(failure) if failure.is_missing() => Ok(true),
-        Err(failure) => Err(failure),
+        Err(failure) => Err(name_owner(doomed, failure)),
     }
+}
+
+/// An object that its owner would create again is deleted with its owner.
+fn name_owner(doomed: &Doomed, failure: Failure) -> Failure {
+    let Some(owner) = failure.owner.clone() else {
+        return failure;
+    };
+    let is_service = doomed.kind.plural == "servicedeployments";
+    let or = if is_service {
+        ", or leave its cluster out of the selector there"
+    } else {
+        ""
+    };
+    failure.next(format!("{{program}} delete {owner}{or}"))
 }
 
 async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
@@ -367,4 +381,35 @@ pub async fn users(session: &Session, namespace: &str, source: &SourceReference)
     let sets = sets?.into_iter().filter(|set| effects::set_uses(set, source));
     let sets = sets.map(|set| format!("serviceset/{}", set.name_any()));
     Ok(services.chain(sets).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_owner_would_create_again_is_deleted_with_it() {
+        let next = |kind: &str, owner: Option<&str>| {
+            let doomed = Doomed {
+                kind: kinds::find(kind).unwrap(),
+                namespace: "team-a".to_owned(),
+                name: "web-east".to_owned(),
+                uid: String::new(),
+            };
+            let failure = Failure {
+                owner: owner.map(str::to_owned),
+                ..Failure::new(exit::CONFLICT, "no").next("as before")
+            };
+            name_owner(&doomed, failure).next.unwrap()
+        };
+        assert_eq!(
+            next("servicedeployment", Some("serviceset/web -n team-a")),
+            "{program} delete serviceset/web -n team-a, or leave its cluster out of the selector there"
+        );
+        assert_eq!(
+            next("serviceset", Some("managednamespace/shop -n team-a")),
+            "{program} delete managednamespace/shop -n team-a"
+        );
+        assert_eq!(next("servicedeployment", None), "as before");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_fleet::{conditions::holding, takeover};
-use http::Uri;
+use farwater_sources::{Address, AddressError};
 use serde_json::{Value, json};
 
 use crate::{
@@ -26,10 +26,10 @@ use withdraw::withdraw;
 
 #[derive(Debug, clap::Args)]
 pub struct DeployArgs {
-    /// Address of the repository: http or https, without credentials.
+    /// Address of the repository, without credentials: https://…, http://…, ssh://… or git@HOST:PATH.
     git_url: String,
     /// Folder of the repository that holds the manifests [default: its root].
-    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    #[arg(long, value_name = "FOLDER", default_value = ".", hide_default_value = true)]
     path: String,
     /// The cluster, NAME or NAMESPACE/NAME of the hub.
     #[arg(long, value_name = "NAME")]
@@ -45,7 +45,8 @@ pub struct DeployArgs {
     name: Option<String>,
     #[command(flatten)]
     reference: ReferenceArgs,
-    /// Secret in the service's namespace with the repository's `username` and `password`, or `bearerToken`.
+    /// Secret in the service's namespace with the repository's `username` and `password`, or `bearerToken`; for ssh with
+    /// `identity` and `known_hosts`.
     #[arg(long, value_name = "NAME")]
     secret: Option<String>,
     /// Interval between fetches, for example 30s or 5m [default: 2m].
@@ -129,14 +130,19 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     let (source, service) = plan.documents();
     // The hub checks grants and rules before anything is written.
     let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
+    let mut outcomes = Vec::new();
     for (plural, document) in documents {
-        let (outcome, _) = apply(&session, plural, document, Mode::DryRun).await?;
-        if args.dry_run {
-            tell(plural, document, outcome, " (dry run)")?;
-        }
+        outcomes.push(apply(&session, plural, document, Mode::DryRun).await?.0);
     }
     if args.dry_run {
-        return plan.check_source(&session).await;
+        let code = plan.check_source(&session).await?;
+        // What can't be deployed has no result.
+        if code == exit::YES {
+            for ((plural, document), outcome) in documents.into_iter().zip(outcomes) {
+                tell(plural, document, outcome, " (dry run)")?;
+            }
+        }
+        return Ok(code);
     }
 
     let mut made = Vec::new();
@@ -191,7 +197,7 @@ async fn wait_or_withdraw(session: &Session, plan: &Plan, made: &[Made], timeout
         names: vec![plan.service_name.clone()],
         newest: true,
     };
-    let code = wait::until_fetched(session, &wanted, Goal::Healthy, timeout).await?;
+    let code = wait::until(session, &wanted, Goal::Healthy, timeout).await?;
     if code != exit::YES && !made.is_empty() && is_hopeless(session, plan).await? {
         say("nothing of it can be deployed; what this command created is deleted:");
         withdraw(session, plan, made).await;
@@ -200,16 +206,9 @@ async fn wait_or_withdraw(session: &Session, plan: &Plan, made: &[Made], timeout
 }
 
 fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
-    let uri = check_url(&args.git_url)?;
+    let address = check_url(&args.git_url)?;
     let path = check_path(&args.path)?;
-    let repository = label(
-        uri.path()
-            .trim_end_matches('/')
-            .trim_end_matches(".git")
-            .rsplit('/')
-            .next()
-            .unwrap_or(""),
-    );
+    let repository = name_repository(&address);
     let folder = label(path.rsplit('/').next().unwrap_or(""));
     let service_name = match &args.name {
         Some(name) => name.clone(),
@@ -270,24 +269,21 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
     })
 }
 
-fn check_url(url: &str) -> Result<Uri> {
-    let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| {
-        Failure::usage(format!("{url:?} is no address")).evidence(error.to_string())
-    })?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err(Failure::usage("the repository's address must be http or https").evidence(format!("given: {url}")));
-    }
-    if uri
-        .authority()
-        .is_some_and(|authority| authority.as_str().contains('@'))
-    {
-        // The address is not repeated, because it contains a password.
-        return Err(
+/// The addresses that a GitRepository takes. A failure doesn't repeat the address, which may contain a password.
+fn check_url(url: &str) -> Result<Address> {
+    Address::parse(url).map_err(|error| match error {
+        AddressError::Userinfo => {
             Failure::usage("credentials don't belong in the address: every reader of the resource sees them")
-                .next("put them into a Secret of the tenant and give --secret NAME"),
-        );
-    }
-    Ok(uri)
+                .next("put them into a Secret of the tenant and give --secret NAME")
+        }
+        error => Failure::usage("the repository's address can't be used").evidence(error.to_string()),
+    })
+}
+
+/// The last part of the address, as a DNS label. None: nothing is left of it.
+fn name_repository(address: &Address) -> Option<String> {
+    let path = address.path().trim_end_matches('/').trim_end_matches(".git");
+    label(path.rsplit('/').next().unwrap_or_default())
 }
 
 /// Normalizes a folder: `./apps/web/` and `apps/web` are the same. A path out of the repository is refused here, as by
@@ -357,7 +353,27 @@ mod tests {
     fn a_password_in_the_address_is_refused_and_not_repeated() {
         let failure = check_url("https://ann:secret@git.example.com/x.git").unwrap_err();
         assert!(!failure.render("farwater").contains("secret@"), "{failure:?}");
-        assert!(check_url("git@example.com:x.git").is_err());
-        assert!(check_url("https://git.example.com/x.git").is_ok());
+        let failure = check_url("ssh://ann:secret@git.example.com/x.git").unwrap_err();
+        assert!(!failure.render("farwater").contains("secret@"), "{failure:?}");
+    }
+
+    #[test]
+    fn an_address_is_one_that_a_git_repository_takes() {
+        let named = |url: &str| check_url(url).map(|address| name_repository(&address));
+        for url in [
+            "https://git.example.com/team/infra.git",
+            "https://git.example.com:8443/infra/",
+            "ssh://git@git.example.com/team/infra.git",
+            "git@git.example.com:team/infra.git",
+            "git@git.example.com:infra",
+        ] {
+            assert_eq!(named(url).unwrap().as_deref(), Some("infra"), "{url}");
+        }
+        assert_eq!(named("https://git.example.com").unwrap(), None);
+        for url in ["git.example.com/infra", "oci://git.example.com/infra", "file:///infra"] {
+            let failure = named(url).unwrap_err();
+            assert_eq!(failure.code, exit::USAGE, "{url}");
+            assert!(failure.evidence.unwrap().contains("https:// or ssh://"), "{url}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
-    scope::{NamespaceArgs, any_name, is_name, service_name, set_name},
+    scope::{NamespaceArgs, any_name, is_name, parse_label, service_name, set_name},
     terminal::{print, say},
 };
 
@@ -213,20 +213,23 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     ] {
         let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
         for given in given {
-            let label = || given.split_once('=').map(|(key, value)| (key, value.to_owned()));
             let of_set = given
                 .strip_prefix(SET_PREFIX)
                 .filter(|name| names == "services" && is_name(name));
-            let Some((key, value)) = of_set.map(|name| (SET_LABEL, set_label(name))).or_else(label) else {
-                if !is_name(given) {
+            let (key, value) = match of_set {
+                Some(name) => (SET_LABEL.to_owned(), set_label(name)),
+                None if given.contains('=') => parse_label(given).map_err(Failure::usage)?,
+                None if is_name(given) => {
+                    named.push(given);
+                    continue;
+                }
+                None => {
                     let told = format!("{given:?} names nothing");
                     return Err(Failure::usage(told).evidence("expected NAME or KEY=VALUE"));
                 }
-                named.push(given);
-                continue;
             };
+            let told = format!("nothing has two values of the label {key}");
             if labels.insert(key, value.clone()).is_some_and(|other| other != value) {
-                let told = format!("nothing has two values of the label {key}");
                 return Err(Failure::usage(told).evidence("make a freeze of each"));
             }
         }
@@ -240,18 +243,10 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     Ok(spec)
 }
 
-/// `no change begins in the whole fleet until …`
+/// `no change of service web starts on cluster east until …`
 fn describe(namespace: &str, spec: &Value) -> String {
-    let narrowed = ["clusters", "clusterSelector", "services", "serviceSelector"];
-    let place = match namespace {
-        ADMIN_NAMESPACE => "in the whole fleet".to_owned(),
-        namespace => format!("among {namespace}'s services and on its clusters"),
-    };
-    let narrowed = if narrowed.iter().any(|field| !spec[*field].is_null()) {
-        " of what is named"
-    } else {
-        ""
-    };
+    let services = describe_named("service", &spec["services"], &spec["serviceSelector"]);
+    let clusters = describe_named("cluster", &spec["clusters"], &spec["clusterSelector"]);
     let from = spec["start"]
         .as_str()
         .map(|start| format!(" from {start}"))
@@ -259,7 +254,41 @@ fn describe(namespace: &str, spec: &Value) -> String {
     let until = spec["end"]
         .as_str()
         .map_or_else(|| " until a person ends it".to_owned(), |end| format!(" until {end}"));
-    format!("no change{narrowed} begins {place}{from}{until}")
+
+    let is_fleets = namespace == ADMIN_NAMESPACE;
+    let place = match (&services, clusters) {
+        (_, Some(clusters)) => format!(" on {clusters}"),
+        (None, None) if is_fleets => " in the whole fleet".to_owned(),
+        (Some(_), None) if is_fleets => " in any namespace".to_owned(),
+        (_, None) => String::new(),
+    };
+    let scope = match is_fleets {
+        true => String::new(),
+        false => format!("; this holds for the services of namespace {namespace} and for all services on its clusters"),
+    };
+    let of = services.map(|services| format!(" of {services}")).unwrap_or_default();
+    format!("no change{of} starts{place}{from}{until}{scope}")
+}
+
+/// `service web or api with tier=front`. None: the freeze names none, so it holds for all.
+fn describe_named(noun: &str, names: &Value, selector: &Value) -> Option<String> {
+    let names: Vec<&str> = names
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let labels: Vec<String> = labels
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    let (names, labels) = (names.join(" or "), labels.join(" and "));
+    match (names.is_empty(), labels.is_empty()) {
+        (true, true) => None,
+        (true, false) => Some(format!("{noun}s with {labels}")),
+        (false, true) => Some(format!("{noun} {names}")),
+        (false, false) => Some(format!("{noun} {names} with {labels}")),
+    }
 }
 
 async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Result<u8> {
@@ -328,7 +357,11 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
     };
     session
         .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
-        .await?;
+        .await
+        .map_err(|failure| match args.propose && failure.code == exit::CONFLICT {
+            true => failure.next("give the command without --propose"),
+            false => failure,
+        })?;
 
     let told = match args.propose {
         true => "proposed: within a day another person can give the same command without --propose",
@@ -386,7 +419,7 @@ mod tests {
         );
         assert_eq!(
             describe(ADMIN_NAMESPACE, &spec),
-            "no change begins in the whole fleet until 2027-01-04T05:00:00Z"
+            "no change starts in the whole fleet until 2027-01-04T05:00:00Z"
         );
         let narrow = [
             "--cluster",
@@ -406,7 +439,8 @@ mod tests {
         assert_eq!(spec, expected);
         assert_eq!(
             describe("team-a", &spec),
-            "no change of what is named begins among team-a's services and on its clusters until 2026-12-20T14:00:00Z"
+            "no change of service web with tier=front starts on cluster east with env=prod until 2026-12-20T14:00:00Z; this holds for \
+             the services of namespace team-a and for all services on its clusters"
         );
         let spec = read(&["--reason", "x", "--for", "2h", "--service", "serviceset/web"]).unwrap();
         assert_eq!(
@@ -415,6 +449,36 @@ mod tests {
         );
         let later = ["--reason", "x", "--from", "2026-12-24T00:00:00Z", "--indefinitely"];
         assert_eq!(read(&later).unwrap()["start"], "2026-12-24T00:00:00Z");
+    }
+
+    #[test]
+    fn a_freeze_says_what_it_holds_and_where() {
+        let check = |namespace: &str, words: &[&str], expected: &str| {
+            let spec = read(&[&["--reason", "x", "--indefinitely"][..], words].concat()).unwrap();
+            assert_eq!(describe(namespace, &spec), expected);
+        };
+        let admin = ADMIN_NAMESPACE;
+        check(
+            admin,
+            &["--service", "web", "--service", "api"],
+            "no change of service web or api starts in any namespace until a person ends it",
+        );
+        check(
+            admin,
+            &["--cluster", "east"],
+            "no change starts on cluster east until a person ends it",
+        );
+        check(
+            admin,
+            &["--cluster", "env=prod", "--service", "web"],
+            "no change of service web starts on clusters with env=prod until a person ends it",
+        );
+        check(
+            "team-a",
+            &["--from", "2027-01-04T06:00:00Z"],
+            "no change starts from 2027-01-04T06:00:00Z until a person ends it; this holds for the services of namespace team-a and \
+             for all services on its clusters",
+        );
     }
 
     #[test]
@@ -459,6 +523,10 @@ mod tests {
             "env=b",
         ];
         refused(&two, "nothing has two values of the label env");
+        refused(
+            &["--reason", "x", "--for", "1h", "--service", "a b=c"],
+            "\"a b=c\" is no label",
+        );
         refused(
             &["--reason", "x", "--override", "web", "--for", "1h"],
             "cannot be used with",

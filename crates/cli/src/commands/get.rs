@@ -15,6 +15,7 @@ use output::Output;
 
 use crate::{
     connection::{PAGE, Session, missing},
+    exit,
     failure::{Failure, Result},
     kinds::{self, Kind},
     scope::{ScopeArgs, is_label, is_name},
@@ -26,6 +27,10 @@ use crate::{
 
 const AS_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 const AS_JSON: &str = "application/json";
+
+/// How selectors are written.
+const SELECTORS: &str =
+    "selectors are those of kubectl: -l 'env in (prod,test),!old', --field-selector metadata.name!=web";
 
 #[derive(Debug, clap::Args)]
 pub struct GetArgs {
@@ -44,7 +49,7 @@ pub struct GetArgs {
     field_selector: Option<String>,
     #[command(flatten)]
     columns: ColumnArgs,
-    /// Sorts by a field, for example `.metadata.creationTimestamp`.
+    /// Sorts by a field, for example `.metadata.creationTimestamp`. Not with -w: changes are shown as they come.
     #[arg(long, value_name = "PATH", value_parser = Path::parse, conflicts_with = "watch")]
     sort_by: Option<Path>,
     /// Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE as in kubectl.
@@ -128,7 +133,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         if !shown && qualified {
             say("nothing found");
         }
-        return Ok(crate::exit::YES);
+        return Ok(exit::YES);
     }
 
     // One document for all kinds.
@@ -141,7 +146,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         objects = sort::by(path, objects, |object| object)?;
     }
     print(&args.output.documents(objects, names.len() == 1 && !qualified)?)?;
-    Ok(crate::exit::YES)
+    Ok(exit::YES)
 }
 
 /// Refuses combinations of options before a request is made.
@@ -301,7 +306,10 @@ async fn fetch_unsorted(session: &Session, query: &Query<'_>) -> Result<Value> {
             parameters.push(format!("continue={}", encode(&next)));
         }
         let path = format!("{}?{}", query.kind.path(query.namespace, None), parameters.join("&"));
-        let mut page = session.ask(&attempt, Method::GET, &path, accept, None).await?;
+        let mut page = match session.ask(&attempt, Method::GET, &path, accept, None).await {
+            Err(failure) if failure.code == exit::USAGE => return Err(failure.next(SELECTORS)),
+            page => page?,
+        };
         next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
         match &mut whole {
             None => whole = Some(page),

@@ -46,16 +46,14 @@ pub async fn run(args: HistoryArgs, session: &Session) -> Result<u8> {
                 .map(|entry| format!("{}\n", entry.number))
                 .collect::<String>(),
         )?,
+        Format::Table | Format::Wide if entries.is_empty() => say(&format!(
+            "nothing was assigned to {name} yet; next: {} why {name} -n {namespace}",
+            session.program.name()
+        )),
         Format::Table | Format::Wide => {
             let service: ServiceDeployment = session.get(namespace, name).await?;
             let table = table(&entries, &service, Timestamp::now(), args.output == Format::Wide);
             print(&{ table }.render(Terminal::detect()))?;
-            if entries.is_empty() {
-                let program = session.program.name();
-                say(&format!(
-                    "nothing was assigned to {name} yet; next: {program} why {name} -n {namespace}"
-                ));
-            }
         }
     }
     Ok(exit::YES)

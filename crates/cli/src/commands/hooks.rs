@@ -52,9 +52,10 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
     let version = args.version.or_else(|| runs.iter().map(|run| run.number).max());
     runs.retain(|run| Some(run.number) == version);
     if let Some(hook) = &args.hook {
-        runs.retain(|run| run.report.name() == hook || run.report.object.name == *hook);
+        let ran = describe_runs(&runs);
+        runs.retain(|run| is_named(run, hook));
         if runs.is_empty() {
-            return Err(missing(session, namespace, name, hook, version));
+            return Err(missing((namespace, name), hook, version, &ran));
         }
     }
     if args.log || args.junit {
@@ -70,15 +71,12 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
                 .map(|run| format!("{}\n", run.report.name()))
                 .collect::<String>(),
         )?,
-        Format::Table | Format::Wide => {
-            print(&table(&runs).render(Terminal::detect()))?;
-            if runs.is_empty() {
-                let program = session.program.name();
-                say(&format!(
-                    "no hook or test of {name} was run yet; next: {program} why {name} -n {namespace}"
-                ));
-            }
-        }
+        Format::Table | Format::Wide if runs.is_empty() => say(&format!(
+            "no hook or test of {} was run; next: {} why {name} -n {namespace}",
+            describe_version(name, args.version),
+            session.program.name()
+        )),
+        Format::Table | Format::Wide => print(&table(&runs).render(Terminal::detect()))?,
     }
     Ok(exit::YES)
 }
@@ -90,8 +88,12 @@ async fn retry(hook: &str, version: Option<u64>, session: &Session, (namespace, 
     let newest = history.iter().map(|entry| entry.number).max().unwrap_or_default();
     let show = || format!("{} hooks {name} -n {namespace}", session.program.name());
     let chosen = choose(&runs, (newest, version), hook);
-    let run = chosen.map_err(|why| {
-        Failure::new(exit::CONFLICT, format!("{hook} of {name} is not run again: {why}")).next(show())
+    let run = chosen.map_err(|refusal| {
+        let code = match refusal {
+            Refusal::Unknown { .. } => exit::MISSING,
+            _ => exit::CONFLICT,
+        };
+        Failure::new(code, format!("{hook} of {name} is not run again: {refusal}")).next(show())
     })?;
     if service.spec.suspend {
         let told = format!("{hook} of {name} is not run again: {namespace}/{name} is suspended");
@@ -116,55 +118,79 @@ async fn retry(hook: &str, version: Option<u64>, session: &Session, (namespace, 
     Ok(exit::YES)
 }
 
+/// Why no hook is run again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error("version {asked} is not the one that is assigned, which is {newest}")]
+    OtherVersion { asked: u64, newest: u64 },
+    #[error("it was not run for version {newest}, which is assigned; its last run was for version {last}")]
+    NotRun { newest: u64, last: u64 },
+    #[error("no hook or test has this name{near}; version {newest} {ran}")]
+    Unknown { near: String, newest: u64, ran: String },
+    #[error("it did not fail: it is {0:?}")]
+    NotFailed(HookState),
+    #[error("it is of a deletion, and runs again when {0} is deleted in the cluster")]
+    OfDeletion(String),
+}
+
+fn is_named(run: &HookRun, hook: &str) -> bool {
+    run.report.name() == hook || run.report.object.name == hook
+}
+
+/// `has run migrate, notify`
+fn describe_runs<'a>(runs: impl IntoIterator<Item = &'a HookRun>) -> String {
+    let names: Vec<&str> = runs.into_iter().map(|run| run.report.name()).collect();
+    match names.is_empty() {
+        true => "has run none".to_owned(),
+        false => format!("has run {}", names.join(", ")),
+    }
+}
+
+/// `version 4 of web`
+fn describe_version(name: &str, version: Option<u64>) -> String {
+    version.map_or_else(|| name.to_owned(), |version| format!("version {version} of {name}"))
+}
+
 /// The failed run of the assigned version, or the reason why none is retried.
-fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &str) -> Result<&'a HookRun, String> {
-    let is_meant = |run: &&HookRun| run.report.name() == hook || run.report.object.name == hook;
-    if let Some(version) = asked.filter(|version| *version != newest) {
-        return Err(format!(
-            "version {version} is not the one that is assigned, which is {newest}"
-        ));
+fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &str) -> Result<&'a HookRun, Refusal> {
+    if let Some(asked) = asked.filter(|asked| *asked != newest) {
+        return Err(Refusal::OtherVersion { asked, newest });
     }
     let of_version: Vec<&HookRun> = runs.iter().filter(|run| run.number == newest).collect();
-    let meant: Vec<&HookRun> = of_version.iter().copied().filter(is_meant).collect();
+    let meant: Vec<&HookRun> = of_version.iter().copied().filter(|run| is_named(run, hook)).collect();
     let Some(first) = meant.first() else {
-        if let Some(older) = runs.iter().filter(is_meant).max_by_key(|run| run.number) {
-            return Err(format!(
-                "it was not run for version {newest}, which is assigned; its last run was for version {}",
-                older.number
-            ));
+        let older = runs.iter().filter(|run| is_named(run, hook)).map(|run| run.number);
+        if let Some(last) = older.max() {
+            return Err(Refusal::NotRun { newest, last });
         }
-        let names: Vec<&str> = of_version.iter().map(|run| run.report.name()).collect();
-        let near = suggest(hook, names.iter().copied()).map(|near| format!(" (did you mean {near:?}?)"));
-        let has = if names.is_empty() {
-            "has run none".to_owned()
-        } else {
-            format!("has run {}", names.join(", "))
-        };
-        return Err(format!(
-            "no hook or test has this name{}; version {newest} {has}",
-            near.unwrap_or_default()
-        ));
+        let near = suggest(hook, of_version.iter().map(|run| run.report.name()));
+        return Err(Refusal::Unknown {
+            near: near
+                .map(|near| format!(" (did you mean {near:?}?)"))
+                .unwrap_or_default(),
+            newest,
+            ran: describe_runs(of_version.iter().copied()),
+        });
     };
     let Some(failed) = meant
         .iter()
         .filter(|run| run.report.state == HookState::Failed)
         .min_by_key(|run| run.report.phase)
     else {
-        return Err(format!("it did not fail: it is {:?}", first.report.state));
+        return Err(Refusal::NotFailed(first.report.state));
     };
     if matches!(failed.report.phase, HookPhase::PreDelete | HookPhase::PostDelete) {
-        return Err(format!(
-            "it is of a deletion, and runs again when {} is deleted in the cluster",
-            failed.report.object
-        ));
+        return Err(Refusal::OfDeletion(failed.report.object.to_string()));
     }
     Ok(failed)
 }
 
-fn missing(session: &Session, namespace: &str, name: &str, hook: &str, version: Option<u64>) -> Failure {
-    let of = version.map_or_else(|| name.to_owned(), |version| format!("version {version} of {name}"));
+/// `ran`: what the version has run, as [`describe_runs`] says it.
+fn missing((namespace, name): (&str, &str), hook: &str, version: Option<u64>, ran: &str) -> Failure {
+    let of = describe_version(name, version);
     Failure::new(exit::MISSING, format!("no hook or test {hook:?} of {of} was run"))
-        .next(format!("{} hooks {name} -n {namespace}", session.program.name()))
+        .evidence(format!("{of} {ran}"))
+        .next(format!("{{program}} hooks {name} -n {namespace}"))
 }
 
 /// For a hook that runs in several phases, the failed run, otherwise the last.
@@ -285,7 +311,7 @@ mod tests {
             ran(4, "bye", "PreDelete", "Failed"),
         ];
         let check = |hook: &str, asked: Option<u64>, expected: Result<usize, &str>| {
-            let chosen = choose(&runs, (4, asked), hook);
+            let chosen = choose(&runs, (4, asked), hook).map_err(|refusal| refusal.to_string());
             assert_eq!(chosen, expected.map(|at| &runs[at]).map_err(str::to_owned), "{hook}");
         };
         check("migrate", None, Ok(1));
@@ -320,9 +346,25 @@ mod tests {
             Err(&format!("no hook or test has this name; {known}")),
         );
         assert_eq!(
-            choose(&runs, (5, None), "migrate").unwrap_err(),
-            "it was not run for version 5, which is assigned; its last run was for version 4"
+            choose(&runs, (5, None), "migrate"),
+            Err(Refusal::NotRun { newest: 5, last: 4 })
         );
+    }
+
+    #[test]
+    fn a_hook_that_was_not_run_is_missing_and_those_that_were_run_are_named() {
+        let runs = [
+            ran(4, "migrate", "PreSync", "Failed"),
+            ran(4, "notify", "PostSync", "Succeeded"),
+        ];
+        let told = missing(("team-a", "web"), "nope", Some(4), &describe_runs(&runs));
+        assert_eq!(told.code, exit::MISSING);
+        assert_eq!(
+            told.render("farwater"),
+            "farwater: no hook or test \"nope\" of version 4 of web was run\n  version 4 of web has run migrate, notify\n  next: farwater \
+             hooks web -n team-a\n"
+        );
+        assert_eq!(describe_runs(&[]), "has run none");
     }
 
     #[test]

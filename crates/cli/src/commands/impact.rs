@@ -7,6 +7,7 @@ use farwater_api::{
     impact::{IMPACT_KIND, Impact, ImpactCounts, ImpactEffect, ImpactGroup, ImpactQuery},
     plan::PlanQuery,
 };
+use farwater_fleet::words::{counted, verb};
 use http::Method;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -178,13 +179,16 @@ async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impac
     }
     if unheard > 0 {
         say(&format!(
-            "of {unheard} groups nothing was planned: no agent of their clusters is heard"
+            "of {} nothing was planned: no agent of the clusters is heard",
+            counted(unheard, "group")
         ));
     }
     if left_out > 0 {
         let program = session.program.name();
         say(&format!(
-            "{left_out} more groups were not planned; {program} plan SERVICE --ref {} does one",
+            "{} {} not planned; {program} plan SERVICE --ref {} does one",
+            counted(left_out, "more group"),
+            verb(&left_out, "was", "were"),
             args.reference
         ));
     }
@@ -194,8 +198,7 @@ async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impac
 fn render(impact: &Impact, terminal: Terminal) -> String {
     let short = |revision: &str| text::short_revision(revision);
     let paths = match impact.paths {
-        Some(1) => "1 path differs".to_owned(),
-        Some(count) => format!("{count} paths differ"),
+        Some(count) => format!("{count} {}", verb(&count, "path differs", "paths differ")),
         None => "everything may differ".to_owned(),
     };
     let against = if impact.base.is_empty() {
@@ -212,9 +215,10 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
         ..
     } = impact;
     lines += &format!(
-        "{} of {} services change, on {}\n",
+        "{} of {} {}, on {}\n",
         changing.services,
-        impact.services,
+        counted(impact.services, "service"),
+        verb(&changing.services, "changes", "change"),
         clusters(changing)
     );
     if impact.uncompared > 0 {
@@ -225,13 +229,16 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     }
     if failing.services > 0 {
         lines += &format!(
-            "{} fail, on {}: they keep their versions\n",
+            "{} {}, on {}, and {}\n",
             failing.services,
-            clusters(failing)
+            verb(&failing.services, "fails", "fail"),
+            clusters(failing),
+            verb(&failing.services, "keeps its version", "keep their versions")
         );
     }
     if standing.services > 0 {
-        lines += &format!("{} are suspended or pinned to another version\n", standing.services);
+        let are = verb(&standing.services, "is", "are");
+        lines += &format!("{} {are} suspended or pinned to another version\n", standing.services);
     }
     if impact.groups.is_empty() {
         return lines;
@@ -255,7 +262,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
         lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
     }
     if impact.left_out > 0 {
-        lines += &format!("{} more groups\n", impact.left_out);
+        lines += &format!("{}\n", counted(impact.left_out, "more group"));
     }
     lines
 }
@@ -289,10 +296,7 @@ fn row(group: &ImpactGroup) -> [String; 6] {
 }
 
 fn clusters(counts: &ImpactCounts) -> String {
-    match counts.clusters {
-        1 => "1 cluster".to_owned(),
-        count => format!("{count} clusters"),
-    }
+    counted(counts.clusters, "cluster")
 }
 
 #[cfg(test)]
@@ -353,7 +357,7 @@ mod tests {
             shown,
             "feature@0123456789ab against main@89abcdef0123: 3 paths differ\n\
              12 of 400 services change, on 12 clusters\n\
-             1 fail, on 1 cluster: they keep their versions\n\
+             1 fails, on 1 cluster, and keeps its version\n\
              \n\
              EFFECT    SET   PATH       SERVICES   CLUSTERS   FIRST\n\
              changes   web   apps/web   12         12         web-1, web-2 and 10 more\n\

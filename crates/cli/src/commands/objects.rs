@@ -41,15 +41,13 @@ pub async fn run(args: ObjectsArgs, session: &Session) -> Result<u8> {
                 .map(|o| format!("{}\n", qualified(&o.object)))
                 .collect::<String>(),
         )?,
+        Format::Table | Format::Wide if objects.is_empty() => say(&format!(
+            "the agent has reported no object of {name} yet; next: {} why {name} -n {namespace}",
+            session.program.name()
+        )),
         Format::Table | Format::Wide => {
             let wide = args.output == Format::Wide;
             print(&table(&objects, wide).render(Terminal::detect()))?;
-            if objects.is_empty() {
-                say(&format!(
-                    "the agent has reported no object of {name} yet; next: {} why {name} -n {namespace}",
-                    session.program.name()
-                ));
-            }
         }
     }
     Ok(crate::exit::YES)

@@ -1,13 +1,15 @@
 //! `farwater rollout`: shows the progress of a set's rollout, and gives orders to it.
 
+mod picture;
+
 use std::time::Duration;
 
 use farwater_api::{
     GROUP, ManagedNamespace, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
-    service_set::{Member, Progress, RolloutStatus, SetPin, SetVersion},
+    service_set::{Member, Progress, RolloutStatus, SetVersion},
 };
-use farwater_fleet::{conditions::find, summary::NO_CLUSTERS, words::signed};
+use farwater_fleet::{conditions::find, summary::NO_CLUSTERS, words::listed};
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,15 +17,13 @@ use serde_json::{Value, json};
 use crate::{
     connection::Session,
     exit,
-    failure::{Failure, Result},
+    failure::{Failure, Result, suggest},
     format::{self, Answer},
     scope::{NamedSet, NamespaceArgs, any_name, set_name},
-    table::{Column, Table},
     terminal::{Terminal, print, say},
 };
+use picture::draw;
 
-/// Most members that are shown. Those that are not done come first.
-const SHOWN: usize = 40;
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -184,12 +184,27 @@ pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Res
 async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> Result<u8> {
     let named = named.find(session).await?;
     let (namespace, name) = named.names();
-    session.get::<ServiceSet>(namespace, name).await?;
-    let told = if reason.is_some() { "paused" } else { "resumed" };
-    let policy = json!({"paused": reason.is_some(), "pauseReason": reason});
-    change(session, &named, json!({"rollout": policy})).await?;
+    let set: ServiceSet = session.get(namespace, name).await?;
+    let (told, is_change) = describe_pause(&set.spec.rollout, reason.as_deref());
+    if is_change {
+        let policy = json!({"paused": reason.is_some(), "pauseReason": reason});
+        change(session, &named, json!({"rollout": policy})).await?;
+    }
     print(&format!("{} {told}\n", qualified(&named)))?;
     Ok(exit::YES)
+}
+
+/// What a pause or a resumption does to a rollout, and whether that is a change. `reason`: None resumes.
+fn describe_pause(policy: &RolloutPolicy, reason: Option<&str>) -> (&'static str, bool) {
+    match (policy.paused, reason) {
+        (false, Some(_)) => ("paused", true),
+        (true, Some(reason)) if policy.pause_reason.as_deref() == Some(reason) => {
+            ("unchanged: it is paused for this reason already", false)
+        }
+        (true, Some(_)) => ("stays paused, with the new reason", true),
+        (true, None) => ("resumed", true),
+        (false, None) => ("unchanged: it is not paused", false),
+    }
 }
 
 /// Gives an order, which holds only for the rollout that is under way now.
@@ -206,6 +221,12 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         );
     }
 
+    if !order.skip.is_empty() {
+        let members = members(session, (namespace, name)).await?;
+        if let Some(unknown) = order.skip.iter().find(|cluster| !is_member(cluster, &members)) {
+            return Err(no_member((namespace, name), unknown, &members));
+        }
+    }
     if let Some(promote) = order.promote
         && let Some(why) = too_early(promote, &rollout, &members(session, (namespace, name)).await?)
     {
@@ -238,6 +259,24 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         session.program.name()
     ));
     Ok(exit::YES)
+}
+
+fn is_member(cluster: &str, members: &[Member]) -> bool {
+    members.iter().any(|member| member.cluster == cluster)
+}
+
+fn no_member((namespace, name): (&str, &str), cluster: &str, members: &[Member]) -> Failure {
+    const SHOWN: usize = 5;
+    let names: Vec<String> = members.iter().map(|member| member.cluster.clone()).collect();
+    let failure = Failure::new(exit::MISSING, format!("{cluster} is no cluster of {namespace}/{name}"))
+        .next(format!("{{program}} tree serviceset/{name} -n {namespace}"));
+    match suggest(cluster, names.iter().map(String::as_str)) {
+        Some(near) => failure.evidence(format!("did you mean {near:?}?")),
+        None => failure.evidence(format!(
+            "its clusters are {}",
+            listed(&names[..names.len().min(SHOWN)], names.len())
+        )),
+    }
 }
 
 /// Why a promotion would change nothing now. The hub applies it once, when it is given.
@@ -361,99 +400,6 @@ pub async fn members(session: &Session, (namespace, name): (&str, &str)) -> Resu
     }
 }
 
-fn draw(
-    (namespace, name): (&str, &str),
-    (policy, pin): (&RolloutPolicy, Option<(&SetPin, Option<&str>)>),
-    rollout: &RolloutStatus,
-    members: &[Member],
-    terminal: Terminal,
-) -> String {
-    let all = rollout.clusters();
-    // Nothing has been rolled out yet.
-    let phase = if rollout.number == 0 {
-        "Pending".to_owned()
-    } else {
-        rollout.phase.to_string()
-    };
-    let step = if rollout.step.is_empty() {
-        String::new()
-    } else {
-        format!(", step {}", rollout.step)
-    };
-    let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
-    if let Some((pin, by)) = pin {
-        let signed = signed(by, pin.reason.as_deref());
-        let signed = crate::text::plain(&signed);
-        text += &format!(
-            "pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n",
-            pin.version
-        );
-    }
-
-    text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
-    for (count, what) in [
-        (rollout.progressing, "on their way"),
-        (rollout.failed, "failed"),
-        (rollout.waiting, "waiting"),
-        (rollout.deferred, "silent, passed over until they are heard"),
-    ] {
-        if count > 0 {
-            text += &format!("  {count} {what}\n");
-        }
-    }
-    if let Some(by) = &rollout.halted_by {
-        text += &format!("halted by {by}; continue with a newer version, or with promote --past halt\n");
-    }
-    if policy.paused {
-        let why = policy
-            .pause_reason
-            .as_ref()
-            .map(|reason| format!(": {}", crate::text::plain(reason)))
-            .unwrap_or_default();
-        text += &format!("paused{why}; continue with rollout resume\n");
-    }
-
-    let mut shown: Vec<&Member> = members
-        .iter()
-        .filter(|member| member.progress != Some(Progress::Done))
-        .collect();
-    shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
-    let more = shown.len().saturating_sub(SHOWN);
-    shown.truncate(SHOWN);
-    if !shown.is_empty() {
-        let mut table = Table::new(vec![
-            Column::fixed("cluster"),
-            Column::fixed("step"),
-            Column::elastic("state"),
-        ]);
-        for member in shown {
-            let state = if member.message.is_empty() {
-                member.standing.clone()
-            } else {
-                member.message.clone()
-            };
-            table.push([member.cluster.clone(), member.step.clone(), state]);
-        }
-        text += &table.render(terminal);
-    }
-    if more > 0 {
-        text += &format!("and {more} more\n");
-    }
-    text
-}
-
-/// A progress bar of 20 characters.
-fn bar(done: i64, all: i64) -> String {
-    const PLACES: i64 = 20;
-    let full = if all > 0 {
-        (done * PLACES / all).clamp(0, PLACES)
-    } else {
-        0
-    };
-    let places = |count: i64, sign: &str| sign.repeat(usize::try_from(count).unwrap_or_default());
-    format!("[{}{}]", places(full, "#"), places(PLACES - full, "."))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,6 +416,42 @@ mod tests {
             sent,
             json!({"number": 9, "promote": null, "abort": null, "skip": ["fleet/a"], "reason": null})
         );
+    }
+
+    #[test]
+    fn a_pause_and_a_resumption_say_what_was_the_case() {
+        let policy = |paused: bool| RolloutPolicy {
+            paused,
+            pause_reason: paused.then(|| "slow".to_owned()),
+            ..RolloutPolicy::default()
+        };
+        let check = |paused, reason, expected| assert_eq!(describe_pause(&policy(paused), reason), expected);
+        check(false, Some("slow"), ("paused", true));
+        check(
+            true,
+            Some("slow"),
+            ("unchanged: it is paused for this reason already", false),
+        );
+        check(true, Some("broken"), ("stays paused, with the new reason", true));
+        check(true, None, ("resumed", true));
+        check(false, None, ("unchanged: it is not paused", false));
+    }
+
+    #[test]
+    fn a_cluster_that_the_set_does_not_have_is_missing_and_those_that_it_has_are_named() {
+        let member = |cluster: &str| Member {
+            cluster: cluster.to_owned(),
+            ..Member::default()
+        };
+        let members = [member("fleet/east"), member("fleet/west")];
+        assert!(is_member("fleet/east", &members) && !is_member("east", &members));
+        let refused = |cluster: &str| no_member(("team-a", "web"), cluster, &members);
+        assert_eq!(refused("east").code, exit::MISSING);
+        assert_eq!(
+            refused("x").evidence.unwrap(),
+            "its clusters are fleet/east, fleet/west"
+        );
+        assert_eq!(refused("fleet/esat").evidence.unwrap(), "did you mean \"fleet/east\"?");
     }
 
     #[test]
@@ -502,51 +484,5 @@ mod tests {
         );
         check(Promote::Halt, RolloutPhase::Halted, Progress::Failed, None);
         check(Promote::Step, RolloutPhase::Progressing, progressing, None);
-    }
-
-    #[test]
-    fn a_rollout_is_drawn_with_who_is_not_done() {
-        let rollout = RolloutStatus {
-            number: 7,
-            phase: RolloutPhase::Halted,
-            step: "canary".to_owned(),
-            updated: 1,
-            failed: 1,
-            waiting: 2,
-            halted_by: Some("farwater-admin/a".to_owned()),
-            ..RolloutStatus::default()
-        };
-        let member = |cluster: &str, step: &str, progress, standing: &str| Member {
-            cluster: cluster.to_owned(),
-            step: step.to_owned(),
-            progress: Some(progress),
-            standing: standing.to_owned(),
-            ..Member::default()
-        };
-        let members = [
-            member("farwater-admin/b", "rest", Progress::Waiting, "waits for step canary"),
-            member("farwater-admin/a", "canary", Progress::Failed, "failed: crashes"),
-            member("farwater-admin/c", "rest", Progress::Done, "is done"),
-        ];
-        let pin = SetPin {
-            version: 3,
-            reason: Some("4 is slow".to_owned()),
-        };
-        let policy = (&RolloutPolicy::default(), Some((&pin, Some("ada"))));
-        let drawn = draw(("team-a", "web"), policy, &rollout, &members, Terminal::default());
-        assert_eq!(
-            drawn,
-            "team-a/web, rollout 7: Halted, step canary\n\
-             pinned to version 3 by ada: 4 is slow; rollback serviceset/web --clear unpins it\n\
-             [#####...............] 1 of 4 clusters\n  1 failed\n  2 waiting\n\
-             halted by farwater-admin/a; continue with a newer version, or with promote --past halt\n\
-             CLUSTER            STEP     STATE\n\
-             farwater-admin/a   canary   failed: crashes\n\
-             farwater-admin/b   rest     waits for step canary\n"
-        );
-        assert_eq!(
-            (bar(0, 0), bar(3, 3)),
-            ("[....................]".to_owned(), "[####################]".to_owned())
-        );
     }
 }

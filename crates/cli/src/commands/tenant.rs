@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use farwater_api::{ADMIN_NAMESPACE, Cluster, ClusterGrant, service_deployment::ClusterReference};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, ClusterGrant, protocol::Keeper, service_deployment::ClusterReference};
 use farwater_fleet::{
     placement::{NamedGrant, cluster_candidates, grants_on},
     preparation::{self, Place, Preparation},
+    words::counted,
 };
 use farwater_manifests::Tenant;
 use kube::Api;
@@ -172,32 +173,26 @@ async fn find_clusters(args: &PrepareArgs, session: &Session, target: Option<&Ta
         }
         found => found?,
     };
-    let Some(keeper) = keeper else {
-        return Err(Failure::new(
-            exit::CONFLICT,
-            format!("{} has no agent; nothing was changed", target.context),
-        )
-        .next("{program} cluster join NAME"));
+    let found = choose_kept(clusters, keeper, &target.context, args.cluster.as_deref())?;
+    Ok(vec![found])
+}
+
+/// The cluster of the hub that the agent of the context has joined as. `meant`: the cluster that was asked for.
+fn choose_kept(clusters: Vec<Cluster>, keeper: Option<Keeper>, context: &str, meant: Option<&str>) -> Result<Cluster> {
+    let Some(Keeper { cluster, hub }) = keeper else {
+        let told = format!("{context} has no agent; nothing was changed");
+        return Err(Failure::new(exit::CONFLICT, told).next("{program} cluster join NAME"));
     };
     let found = clusters
         .into_iter()
-        .find(|cluster| cluster.metadata.uid.as_ref() == Some(&keeper.cluster.uid));
-    let found = found.ok_or_else(|| {
-        let meant = args
-            .cluster
-            .as_ref()
-            .map_or_else(|| "a cluster of this hub".to_owned(), |name| format!("cluster {name}"));
-        let (cluster, hub) = (&keeper.cluster, &keeper.hub);
-        Failure::new(
-            exit::CONFLICT,
-            format!("{} is not {meant}; nothing was changed", target.context),
-        )
-        .evidence(format!(
+        .find(|known| known.metadata.uid.as_ref() == Some(&cluster.uid));
+    found.ok_or_else(|| {
+        let meant = meant.map_or_else(|| "a cluster of this hub".to_owned(), |name| format!("cluster {name}"));
+        Failure::new(exit::CONFLICT, format!("{context} is not {meant}; nothing was changed")).evidence(format!(
             "its agent has joined as {}/{} of {hub}",
             cluster.namespace, cluster.name
         ))
-    })?;
-    Ok(vec![found])
+    })
 }
 
 fn find_named(named: &str, tenant: &str, clusters: Vec<Cluster>) -> Result<Cluster> {
@@ -267,9 +262,9 @@ fn prepare(args: &PrepareArgs, clusters: &[Cluster], grants: &[NamedGrant]) -> R
             format!("no ClusterGrant lets namespace {tenant} deploy to a cluster"),
         )
         .evidence(format!(
-            "the hub has {} clusters and {} ClusterGrants",
-            clusters.len(),
-            grants.len()
+            "the hub has {} and {}",
+            counted(clusters.len(), "cluster"),
+            counted(grants.len(), "ClusterGrant")
         ))
         .next("{program} get clustergrants,clusters -A --show-labels"));
     };
@@ -348,4 +343,38 @@ async fn check_binding(target: &Target, binding: &Value) -> Result<()> {
         place("name"),
         of(role)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(name: &str, uid: &str) -> Cluster {
+        let metadata = json!({"name": name, "namespace": "fleet", "uid": uid});
+        let object =
+            json!({"apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster", "metadata": metadata, "spec": {}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn keeper(name: &str, uid: &str) -> Keeper {
+        let cluster = json!({"namespace": "fleet", "name": name, "uid": uid});
+        serde_json::from_value(json!({"hub": "https://hub.example.com", "cluster": cluster})).unwrap()
+    }
+
+    #[test]
+    fn a_context_without_an_agent_of_a_granted_cluster_is_not_prepared() {
+        let choose = |keeper, meant: Option<&str>| {
+            let clusters = vec![cluster("east", "1"), cluster("west", "2")];
+            let chosen = choose_kept(clusters, keeper, "kind-a", meant);
+            chosen
+                .map(|cluster| cluster.metadata.name.unwrap())
+                .map_err(|failure| failure.render("farwater"))
+        };
+        assert_eq!(choose(Some(keeper("west", "2")), None), Ok("west".to_owned()));
+        let none = "farwater: kind-a has no agent; nothing was changed\n  next: farwater cluster join NAME\n";
+        assert_eq!(choose(None, None), Err(none.to_owned()));
+        // Another hub's cluster, or an earlier one of the same name.
+        let other = "farwater: kind-a is not cluster east; nothing was changed\n  its agent has joined as fleet/east of https://hub.example.com\n";
+        assert_eq!(choose(Some(keeper("east", "9")), Some("east")), Err(other.to_owned()));
+    }
 }

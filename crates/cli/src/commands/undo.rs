@@ -56,9 +56,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
             exit::CONFLICT,
             format!("{namespace}/{name} is suspended: its agent changes nothing"),
         )
-        .next(session.kubectl(&format!(
-            "patch servicedeployment {name} -n {namespace} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
-        ))));
+        .next(format!("{{program}} resume {name} -n {namespace}")));
     }
 
     let request = undo_request(&deletion.digest, &jiff::Timestamp::now().to_string());

@@ -125,7 +125,10 @@ pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, n
     Ok(sources.into_iter().find_map(|(reference, found)| {
         let source = found.found()?;
         let is_stalled = holding(&source.status.conditions, "Stalled").is_some();
-        is_stalled.then(|| why::explain_source(&source, &reference, namespace, now).sentence)
+        is_stalled.then(|| {
+            let told = why::explain_source(&source, &reference, namespace, now).sentence;
+            why::with_suspension(&service, told, now)
+        })
     }))
 }
 

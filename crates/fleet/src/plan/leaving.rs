@@ -11,6 +11,7 @@ use crate::{
     plan::{Inventory, InventoryEntry, Live, LiveObject, PlanInput, options::Guard},
     prune::{Candidate, Purpose},
     transfer::Transfers,
+    words::counted,
 };
 
 #[derive(Default)]
@@ -172,7 +173,7 @@ fn find_stated(holder: &ObjectKey, staying: &Staying<'_>) -> Option<Keep> {
     let own: Vec<&&ObjectKey> = staying.stated.iter().filter(|key| waves::holds(holder, key)).collect();
     let mut told: Vec<String> = own.iter().take(NAMED).map(ToString::to_string).collect();
     if own.len() > NAMED {
-        told.push(format!("{} more objects of this service", own.len() - NAMED));
+        told.push(format!("{} of this service", counted(own.len() - NAMED, "more object")));
     }
     let others = |is_leaving: bool| {
         let others = staying

@@ -10,6 +10,7 @@ use super::{
     source,
 };
 use crate::{
+    assignment::{describe_suspension, is_suspended},
     conditions::{find, holding},
     parameters::WAITS,
     summary::{FROZEN, ROLLOUT_HELD},
@@ -64,7 +65,7 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let pin = service.spec.pin.as_ref().map(|pin| pin.bundle);
     let is_pin_held = pin.is_some() && pin != status.bundle_digest;
     let pinned = holds("Pinned").filter(|_| !is_pin_held);
-    let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
+    let suspended = || service.spec.suspend.then(|| describe_suspension(&service.spec));
     if let Some(why) = pinned.or_else(|| holds(FROZEN)).or_else(suspended) {
         return Some(HeldBack {
             sentence: format!("{held} is held back: {why}"),
@@ -78,6 +79,17 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
         sentence: format!("{held} is not assigned yet: {why}"),
         by_people: false,
     })
+}
+
+/// A sentence about a service, followed by its suspension: nothing changes before the service is resumed. A sentence that
+/// says so stays as it is.
+pub fn with_suspension(service: &ServiceDeployment, told: String, now: Timestamp) -> String {
+    let suspension = describe_suspension(&service.spec);
+    if is_suspended(&service.spec, now) && !told.contains(&suspension) {
+        format!("{told}; {suspension}")
+    } else {
+        told
+    }
 }
 
 /// Why a service keeps its version: another version is held back, or can't be delivered. None: the service has the

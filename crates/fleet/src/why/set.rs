@@ -232,7 +232,7 @@ fn judge_members(evidence: &SetEvidence<'_>) -> Option<Finding> {
         .iter()
         .filter(|member| member.state != MemberState::Leaving)
         .count();
-    let told = format!("healthy on {healthy} of {total} clusters");
+    let told = format!("healthy on {healthy} of {}", counted(total, "cluster"));
     let describe = |member: &Member| {
         let state = if member.state == MemberState::Failed {
             "has failed"

@@ -4,9 +4,12 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use farwater_api::{
     APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, PROPOSE_OVERRIDE, PROPOSE_PRUNE, RETRY_HOOK,
-    ServiceDeployment, ServiceDeploymentSpec,
+    ServiceDeployment, ServiceDeploymentSpec, refusal,
 };
-use farwater_fleet::{conditions::cut, placement::selects};
+use farwater_fleet::{
+    conditions::cut,
+    placement::{Denied, selects},
+};
 use farwater_store::{Key, Kind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
@@ -264,7 +267,7 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
     };
     let spec = &object["spec"];
     checked.map_err(|error| match error {
-        Inadmissible::Denied(why) => call.forbidden(name, &why.to_string()),
+        Inadmissible::Denied(why) => refuse_placement(call, object, &why),
         Inadmissible::ClusterChanged => invalid("clusterRef", &spec["clusterRef"], &error),
         Inadmissible::Pin(_) => invalid("pin.bundle", &spec["pin"]["bundle"], &error),
         Inadmissible::DependsOn(_) => invalid("dependsOn", &spec["dependsOn"], &error),
@@ -297,6 +300,17 @@ async fn check_all(
     check_service(&hub.store, namespace, spec, old).await?;
     check_dependencies(&hub.store, &Name::new(namespace, meta::text(object, "name")), spec, old).await?;
     check_pin(&hub.replica, namespace, meta::text(object, "uid"), spec, old).await
+}
+
+fn refuse_placement(call: &Call, object: &Value, denied: &Denied) -> ApiError {
+    let error = call.forbidden(meta::text(object, "name"), &denied.to_string());
+    match denied {
+        Denied::NoGrant { namespace, .. } => error.because(refusal::NOT_GRANTED, namespace),
+        Denied::Source { grant, .. } | Denied::TargetNamespace { grant, .. } | Denied::ServiceAccount { grant, .. } => {
+            error.because(refusal::GRANT_EXCEEDED, grant)
+        }
+        Denied::AgentNamespace => error,
+    }
 }
 
 /// Records the author of what a service runs, of its pin, suspension, prune approval and override, and of proposals.

@@ -1,7 +1,7 @@
 //! ManagedNamespaces: checks before one is written, the set that it makes, and which fields of that set others may not
 //! change.
 
-use farwater_api::{GROUP, ManagedNamespaceSpec, ServiceSet, ServiceSetSpec};
+use farwater_api::{GROUP, ManagedNamespaceSpec, ServiceSet, ServiceSetSpec, refusal::OWNED};
 use farwater_fleet::namespaces::{maker_of, plan_set};
 use farwater_store::Key;
 use serde_json::Value;
@@ -22,6 +22,13 @@ pub fn describe_maker(object: &Value) -> Option<String> {
     Some(format!("ManagedNamespace {maker} has made it: change that"))
 }
 
+/// Refuses what only the ManagedNamespace of a set or a service may do.
+pub fn refuse(call: &Call, object: &Value, why: &str) -> ApiError {
+    let maker = maker_of(&object["spec"]).unwrap_or_default();
+    let owner = format!("managednamespace/{maker} -n {}", meta::text(object, "namespace"));
+    call.forbidden(meta::text(object, "name"), why).because(OWNED, owner)
+}
+
 /// Refuses to delete a set whose ManagedNamespace exists and would recreate it.
 pub async fn check_delete(call: &Call, set: &Value) -> Result<(), ApiError> {
     let (Some(maker), Some(why)) = (maker_of(&set["spec"]), describe_maker(set)) else {
@@ -36,7 +43,7 @@ pub async fn check_delete(call: &Call, set: &Value) -> Result<(), ApiError> {
     match found {
         Some(found) if is_owner(&found.uid) => {
             let why = format!("{why}, or delete it: that deletes this too");
-            Err(call.forbidden(meta::text(set, "name"), &why))
+            Err(refuse(call, set, &why))
         }
         _ => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{ADMIN_NAMESPACE, Cluster, GROUP};
+use farwater_api::{ADMIN_NAMESPACE, APPROVALS, Cluster, GROUP, refusal::NOT_PROPOSED};
 use farwater_fleet::approvals::{self, Approved, Lacking, Person, Proposal};
 use farwater_store::{Store, StoreError};
 use jiff::Timestamp;
@@ -14,7 +14,10 @@ use super::{
     sets,
 };
 use crate::{
-    kinds::{meta, status::ApiError},
+    kinds::{
+        meta,
+        status::{ApiError, FieldError},
+    },
     resources::{
         Name, OVERRIDE_PROPOSED_AT, OVERRIDE_PROPOSED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, Stored as _,
         namespace_key,
@@ -22,14 +25,17 @@ use crate::{
     services::load_grants,
 };
 
-/// Refuses an approval without another person's proposal. An approval that exists already is not checked again.
+/// Refuses an approval without another person's proposal, and a proposal where one person is enough. What exists already
+/// is not checked again.
 pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if !admission::is_service(call) && !sets::is_set(call) {
         return Ok(());
     }
     for approved in Approved::ALL {
-        let stated = |object: &'_ Value| annotation(object, approved.annotation()).map(str::to_owned);
-        let Some(text) = stated(object).filter(|text| old.and_then(stated).as_ref() != Some(text)) else {
+        if changed(object, old, approved.proposal()).is_some() {
+            check_proposal(call, object, approved).await?;
+        }
+        let Some(text) = changed(object, old, approved.annotation()) else {
             continue;
         };
         let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else {
@@ -43,11 +49,37 @@ pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
         };
         let checked = match old.is_some_and(|old| old["spec"] != object["spec"]) {
             true => Err(Lacking::Changed),
-            false => approvals::check(&text, person, proposal, Timestamp::now()),
+            false => approvals::check(text, person, proposal, Timestamp::now()),
         };
-        checked.map_err(|lacking| refuse(call, object, approved, (&text, &asker), &lacking))?;
+        checked.map_err(|lacking| refuse(call, object, approved, (text, &asker), &lacking))?;
     }
     Ok(())
+}
+
+/// The text of an annotation that the write sets or changes. None: it leaves the annotation as it is, or removes it.
+fn changed<'a>(object: &'a Value, old: Option<&Value>, name: &str) -> Option<&'a str> {
+    annotation(object, name).filter(|text| old.and_then(|old| annotation(old, name)) != Some(*text))
+}
+
+/// Refuses a proposal that no rule asks for: it would approve nothing, and its author would wait for a second person.
+async fn check_proposal(call: &Call, object: &Value, approved: Approved) -> Result<(), ApiError> {
+    if asks_for_two(call, object, approved)
+        .await
+        .map_err(store_failed)?
+        .is_some()
+    {
+        return Ok(());
+    }
+    let why = format!(
+        "no ClusterGrant and no annotation {APPROVALS} of Namespace {} requires two people for this: one person approves it \
+         with {}",
+        meta::text(object, "namespace"),
+        approved.annotation()
+    );
+    let field = format!("metadata.annotations[{}]", approved.proposal());
+    let cause = FieldError::forbidden(field, &why);
+    let (group, kind) = (&call.kind.group, &call.kind.kind);
+    Err(ApiError::invalid(group, kind, meta::text(object, "name"), vec![cause]))
 }
 
 fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
@@ -128,5 +160,9 @@ fn refuse(call: &Call, object: &Value, approved: Approved, said: (&str, &str), l
             approved.proposal()
         ),
     };
-    call.forbidden(name, &format!("{what} needs two people, by {asker}: {lacking}{next}"))
+    let error = call.forbidden(name, &format!("{what} needs two people, by {asker}: {lacking}{next}"));
+    match next.is_empty() {
+        false => error.because(NOT_PROPOSED, asker),
+        true => error,
+    }
 }

@@ -4,6 +4,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use farwater_api::{
     ServiceSet, ServiceSetSpec,
+    refusal::OWNED,
     service_set::{MEMBERS_KIND, PLAN_KIND, SURVEY_KIND, SetPlan, VERSIONS_KIND},
 };
 use farwater_fleet::stamping::{FREE_FIELDS, Template, template_of};
@@ -61,12 +62,12 @@ pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<()
         && let Some(why) = managed_namespaces::describe_maker(old)
         && of_maker(object) != of_maker(old)
     {
-        return Err(call.forbidden(meta::text(old, "name"), &why));
+        return Err(managed_namespaces::refuse(call, old, &why));
     }
     if !is_service(call) || fixed(object) == fixed(old) {
         return Ok(());
     }
-    refuse_if_stamped(call, meta::text(old, "uid"), meta::text(old, "name"), old).await
+    refuse_if_stamped(call, old).await
 }
 
 /// The fields of a set that a ManagedNamespace owns.
@@ -86,10 +87,11 @@ pub async fn check_delete(call: &Call, object: &Value) -> Result<(), ApiError> {
     if !is_service(call) || object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
     }
-    refuse_if_stamped(call, meta::text(object, "uid"), meta::text(object, "name"), object).await
+    refuse_if_stamped(call, object).await
 }
 
-async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -> Result<(), ApiError> {
+async fn refuse_if_stamped(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let uid = meta::text(object, "uid");
     let member = member_of_service(&mut *call.hub.store.tables().await.map_err(store_failed)?, uid).await;
     if member.map_err(store_failed)?.is_none() {
         return Ok(());
@@ -97,17 +99,24 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
     let free = FREE_FIELDS.join(", ");
     if let Some(why) = managed_namespaces::describe_maker(object) {
         let why = format!("{why}, or leave this cluster out of its selector; {free} are free");
-        return Err(call.forbidden(name, &why));
+        return Err(managed_namespaces::refuse(call, object, &why));
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners
         .filter(|owner| owner["kind"] == "ServiceSet")
         .find_map(|owner| owner["name"].as_str());
-    let set = set.unwrap_or("another one");
     let why = format!(
-        "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {free} are free"
+        "ServiceSet {} has made it: change that, or leave this cluster out of its selector; {free} are free",
+        set.unwrap_or("another one")
     );
-    Err(call.forbidden(name, &why))
+    let error = call.forbidden(meta::text(object, "name"), &why);
+    Err(match set {
+        Some(set) => error.because(
+            OWNED,
+            format!("serviceset/{set} -n {}", meta::text(object, "namespace")),
+        ),
+        None => error,
+    })
 }
 
 /// The objects of a set's services that are checked for names, one per variant.

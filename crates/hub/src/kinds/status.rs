@@ -251,6 +251,16 @@ impl ApiError {
         Self::new(403, "Forbidden", message).with(details(group, resource, name))
     }
 
+    /// Adds a cause of [`farwater_api::refusal`].
+    pub fn because(mut self, reason: &'static str, message: impl Into<String>) -> Self {
+        self.details.get_or_insert_default().causes.push(FieldError {
+            reason,
+            message: message.into(),
+            field: String::new(),
+        });
+        self
+    }
+
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", qualified(resource, group));
         Self::new(409, "AlreadyExists", message).with(details(group, resource, name))

@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_fleet::{placement::selects, stamping::cluster_namespaces};
+use farwater_fleet::{
+    placement::selects,
+    stamping::cluster_namespaces,
+    words::{counted, verb},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::{queue::WorkQueue, resources::Name};
@@ -244,7 +248,8 @@ impl Heard {
             Self { all: 0, .. } => None,
             Self { heard: 0, .. } => Some("has no cluster that is heard".to_owned()),
             Self { heard, healthy, .. } if healthy < heard => {
-                Some(format!("is healthy on {healthy} of {heard} clusters that are heard"))
+                let (clusters, are) = (counted(*heard, "cluster"), verb(heard, "is", "are"));
+                Some(format!("is healthy on {healthy} of {clusters} that {are} heard"))
             }
             _ => None,
         }

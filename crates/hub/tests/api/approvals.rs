@@ -95,7 +95,13 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         let state = |annotation: &str, text: &str| format!("farwater.dev/{annotation}={text}");
         let (approval, proposal) = (state(approve, text), state(propose, text));
         if asker.starts_with("Namespace") {
-            // One person is enough until the namespace asks for two.
+            // One person is enough until the namespace asks for two, so there is nothing to propose.
+            let args: Vec<String> = annotate("ada", object, &proposal).collect();
+            let error = kubectl
+                .refuse(&args.iter().map(String::as_str).collect::<Vec<_>>(), "")
+                .await;
+            let why = "requires two people for this: one person approves it with farwater.dev/override-freeze";
+            assert!(error.contains("propose-override") && error.contains(why), "{error}");
             say("ada", object, &approval).await;
             say("ada", object, &format!("farwater.dev/{approve}-")).await;
             let asks = "farwater.dev/approvals=freezeOverrides=2";

@@ -68,7 +68,7 @@ impl Git {
             None => {
                 let missing = |evidence| {
                     let reason = GitReason::ReferenceMissing(format!("branch or tag {name}"));
-                    GitError::new("find", session.remote, reason, evidence)
+                    GitError::new("find a reference in", session.remote, reason, evidence)
                 };
                 Err(self
                     .explain_missing(session, "--heads", "refs/heads/", timeout, missing)

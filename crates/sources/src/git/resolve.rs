@@ -44,7 +44,7 @@ impl Git {
     ) -> Result<Wanted, GitError> {
         let missing = |evidence| {
             GitError::new(
-                "find",
+                "find a reference in",
                 session.remote,
                 GitReason::ReferenceMissing(reference.to_string()),
                 evidence,
@@ -165,7 +165,9 @@ impl Git {
     ) -> GitError {
         const SHOWN: usize = 5;
         match self.list_refs(session, &["--", URL], timeout).await {
-            Ok(all) if all.len() == 0 => GitError::new("find", session.remote, GitReason::Empty, String::new()),
+            Ok(all) if all.len() == 0 => {
+                GitError::new("find a reference in", session.remote, GitReason::Empty, String::new())
+            }
             Ok(all) => {
                 let names: Vec<_> = all
                     .names()

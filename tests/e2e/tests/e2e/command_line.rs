@@ -31,6 +31,30 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     let cli = fleet.cli();
     cli.expect(0, &["wait", "web", "--timeout", "90s"])?;
 
+    // What is applied is not the pushed version while the source lacks its branch.
+    let follow = |branch: &str| {
+        let patch = format!(r#"{{"spec": {{"ref": {{"branch": "{branch}"}}}}}}"#);
+        cli.kubectl(&[
+            "patch",
+            "gitrepository",
+            "infra",
+            "-n",
+            "farwater-admin",
+            "--type",
+            "merge",
+            "-p",
+            &patch,
+        ])
+    };
+    follow("gone")?;
+    let ran = cli.expect(1, &["wait", "web", "--for", "applied", "--fetch", "--timeout", "60s"])?;
+    ensure!(
+        ran.stdout.is_empty() && ran.stderr.contains("web may not have the pushed revision"),
+        "{ran:?}"
+    );
+    follow("main")?;
+    cli.expect(0, &["wait", "web", "--fetch", "--timeout", "60s"])?;
+
     // A commit breaks one object: the first broken link is that object, by name.
     repository.change("main", &[("web/two.yaml", Some(&config_map("two", "[no, string]")))])?;
     fleet.reconcile("infra").await?;

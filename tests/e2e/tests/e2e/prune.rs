@@ -108,7 +108,10 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     // Without a terminal for the question, the command shows what would be deleted and names the plan that it showed.
     let cli = fleet.cli();
     let asked = cli.expect(2, &["approve", "app"])?.stderr;
-    ensure!(asked.contains(&format!("{MANY} objects would be deleted: ")), "{asked}");
+    ensure!(
+        asked.contains(&format!("an approval deletes {MANY} objects:")),
+        "{asked}"
+    );
     let next = format!("approve app -n farwater-admin --digest {}\n", held.digest);
     ensure!(asked.ends_with(&next), "{asked}");
     cli.expect(5, &["approve", "app", "--digest", &wrong])?;

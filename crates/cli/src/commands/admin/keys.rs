@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use farwater_fleet::words::{counted, verb};
 use farwater_hub::{
     delivery::keys::read_position,
     identity::{
@@ -170,8 +171,9 @@ fn describe(request: &Request) -> String {
     }
     if !request.announced.is_empty() {
         parts.push(format!(
-            "announces {} more authorities to agents",
-            request.announced.len()
+            "announces {} more {} to agents",
+            request.announced.len(),
+            verb(&request.announced.len(), "authority", "authorities")
         ));
     }
     if request.revoke {
@@ -280,7 +282,7 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
         ]);
     }
     for key in &listed.data_keys {
-        let rows = format!("{}, {} rows", key.state, key.rows);
+        let rows = format!("{}, {}", key.state, counted(key.rows, "row"));
         keys.push([
             "data-key".to_owned(),
             key.number.to_string(),
@@ -328,7 +330,11 @@ async fn revoke(of: &LocalHub, force: bool) -> Result<()> {
         let count = names.len();
         return Err(Failure::new(
             exit::CONFLICT,
-            format!("{count} clusters don't use the current keys yet and would be locked out"),
+            format!(
+                "{} {} use the current keys yet and would be locked out",
+                counted(count, "cluster"),
+                verb(&count, "does not", "do not")
+            ),
         )
         .evidence(names.join(", "))
         .next("wait for their agents, or use --force and join them again: {program} cluster join NAME"));

@@ -19,7 +19,7 @@ use crate::{
     failure::{Failure, Result},
     format::{self, Answer},
     pods::Pods,
-    scope::{NamespaceArgs, is_label, is_name},
+    scope::{NamespaceArgs, is_label, is_name, parse_label},
     target::{Right, Target},
     terminal::{print, say},
     text,
@@ -77,13 +77,6 @@ pub(super) struct JoinArgs {
     /// Output format: only the command, or the hub's whole answer.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
-}
-
-fn parse_label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 pub(super) async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {

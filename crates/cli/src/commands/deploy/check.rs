@@ -12,7 +12,7 @@ use farwater_fleet::{
     takeover::{self, Present, Refusal},
     why::{Standing, explain_source},
 };
-use farwater_sources::{Address, Remote, RemoteError, SecretData};
+use farwater_sources::{Address, Remote, RemoteError, Scheme, SecretData};
 use serde_json::{Value, json};
 use sha2::Digest as _;
 use sha2::Sha256;
@@ -96,6 +96,18 @@ fn check_credentials(url: &str, name: &str, secret: &Value) -> Result<()> {
     Remote::new(url, Some(&data)).map(drop).map_err(unusable)
 }
 
+/// Whether a list of GrantedClusters names the cluster. A list that is cut may name it in the part that is missing.
+fn is_granted(granted: &Value, cluster: &str) -> bool {
+    let is_it = |one: &Value| one["metadata"]["name"] == cluster;
+    let is_whole = granted["metadata"]["continue"].as_str().is_none_or(str::is_empty);
+    !is_whole || granted["items"].as_array().into_iter().flatten().any(is_it)
+}
+
+fn not_granted(tenant: &str, cluster: &str) -> Failure {
+    let told = format!("no ClusterGrant lets namespace {tenant} deploy to a cluster {cluster}");
+    Failure::new(exit::MISSING, told).next(format!("{{program}} get clusters -n {tenant}"))
+}
+
 impl Plan {
     /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the
     /// user may not read.
@@ -126,8 +138,9 @@ impl Plan {
                 Err(failure) if failure.is_missing() => {
                     let told = format!("Secret {secret} does not exist in namespace {} of the hub", self.tenant);
                     let create = format!(
-                        "create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
-                        self.tenant
+                        "create secret generic {secret} -n {} {}",
+                        self.tenant,
+                        self.credentials()
                     );
                     return Err(Failure::new(exit::MISSING, told).next(session.kubectl(&create)));
                 }
@@ -136,6 +149,15 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// The options of `kubectl create secret` for the repository's credentials.
+    fn credentials(&self) -> &'static str {
+        let url = self.source_spec["url"].as_str().unwrap_or_default();
+        match Address::parse(url) {
+            Ok(address) if address.scheme == Scheme::Ssh => "--from-file=identity --from-file=known_hosts",
+            _ => "--from-literal=username=NAME --from-literal=password=PASSWORD",
+        }
     }
 
     /// Refuses a cluster that no grant names. A tenant can't read Clusters, but those that are granted to it.
@@ -150,16 +172,10 @@ impl Plan {
             Err(failure) if failure.is_denied() || failure.is_missing() => return Ok(()),
             Err(failure) => return Err(failure),
         };
-        let is_it = |cluster: &Value| cluster["metadata"]["name"] == reference.name.as_str();
-        let is_whole = granted["metadata"]["continue"].as_str().is_none_or(str::is_empty);
-        if !is_whole || granted["items"].as_array().into_iter().flatten().any(is_it) {
-            return Ok(());
+        match is_granted(&granted, &reference.name) {
+            true => Ok(()),
+            false => Err(not_granted(&self.tenant, &reference.name)),
         }
-        let told = format!(
-            "no ClusterGrant lets namespace {} deploy to a cluster {}",
-            self.tenant, reference.name
-        );
-        Err(Failure::new(exit::MISSING, told).next(format!("{{program}} get clusters -n {}", self.tenant)))
     }
 
     /// Refuses a service of this name that is another deployment, or that is being deleted.
@@ -303,5 +319,24 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_is_not_among_the_granted_ones_is_refused() {
+        let granted = json!({"metadata": {}, "items": [{"metadata": {"name": "east"}}]});
+        assert!(is_granted(&granted, "east") && !is_granted(&granted, "west"));
+        assert!(!is_granted(&json!({"metadata": {}, "items": []}), "east"));
+        // The hub decides about clusters on later pages.
+        let first_page = json!({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "east"}}]});
+        assert!(is_granted(&first_page, "west"));
+        assert_eq!(
+            not_granted("team-a", "west").render("farwater"),
+            "farwater: no ClusterGrant lets namespace team-a deploy to a cluster west\n  next: farwater get clusters -n team-a\n"
+        );
     }
 }

@@ -1,7 +1,11 @@
 //! Checks of the hub: whether it is ready, and what in the fleet needs a person.
 
 use farwater_api::{GitRepository, HelmRepository, OCIRepository, ServiceDeployment};
-use farwater_fleet::{freeze::release, states};
+use farwater_fleet::{
+    freeze::release,
+    states,
+    words::{counted, verb},
+};
 use http::StatusCode;
 
 use super::{
@@ -132,14 +136,15 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
             trouble(
                 silent,
                 Grade::Fail,
-                format!("{silent} of {total} are silent"),
+                format!("{silent} of {total} {} silent", verb(&silent, "is", "are")),
                 well,
                 remedy,
             ),
         );
         let restored = figures.count("farwater_clusters_restored");
         if restored > 0 {
-            let found = format!("{restored} clusters know more than the hub's database: a backup was restored");
+            let know = verb(&restored, "cluster knows", "clusters know");
+            let found = format!("{restored} {know} more than the hub's database: a backup was restored");
             push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
         }
         if figures.count("farwater_prunes_frozen") > 0 {
@@ -151,7 +156,8 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
         }
         let stale = figures.count("farwater_secret_references_stale");
         if stale > 0 {
-            let found = format!("{stale} secrets of other places can't be read; their last values stay in use");
+            let secrets = counted(stale, "secret");
+            let found = format!("{secrets} of other places can't be read; the last values stay in use");
             push("secrets", Finding::warn(found, "docs/runbooks/secrets-stale.md"));
         }
     }
@@ -180,13 +186,16 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
         figures.total("farwater_services"),
     );
     let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
-    let well = format!("{ready} of {total} are ready, none is failing");
+    let well = format!(
+        "{ready} of {total} {} ready, none is failing",
+        verb(&ready, "is", "are")
+    );
     push(
         "services",
         trouble(
             failing,
             Grade::Fail,
-            format!("{failing} of {total} are failing"),
+            format!("{failing} of {total} {} failing", verb(&failing, "is", "are")),
             well,
             remedy,
         ),
@@ -194,7 +203,8 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
 
     let held = figures.count("farwater_services_prune_held");
     let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
-    let found = format!("{held} services hold a prune that waits for an approval");
+    let hold = verb(&held, "service holds", "services hold");
+    let found = format!("{held} {hold} a prune that waits for an approval");
     push(
         "prunes",
         trouble(
@@ -213,12 +223,11 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
 }
 
 fn controllers(figures: &Figures) -> Finding {
-    match figures.total("farwater_queue_depth") {
-        waiting if waiting > WAITING => Finding::warn(
-            format!("{waiting} objects wait"),
-            "docs/runbooks/controller-behind.md, if it stays so",
-        ),
-        waiting => Finding::ok(format!("{waiting} objects wait")),
+    let waiting = figures.total("farwater_queue_depth");
+    let found = format!("{waiting} {}", verb(&waiting, "object waits", "objects wait"));
+    match waiting > WAITING {
+        true => Finding::warn(found, "docs/runbooks/controller-behind.md, if it stays so"),
+        false => Finding::ok(found),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use farwater_fleet::words::counted;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
@@ -165,7 +166,7 @@ fn judge_end(end: Option<i64>, days: i64, now: Timestamp, remedy: &str) -> Findi
         return Finding::fail(format!("it ended on {date}"), remedy);
     }
     let left = left.as_hours() / 24;
-    let found = format!("it ends in {left} days, on {date}");
+    let found = format!("it ends in {}, on {date}", counted(left, "day"));
     if left < days {
         Finding::warn(found, remedy)
     } else {

@@ -30,15 +30,11 @@ pub async fn run((namespace, name): (&str, &str), output: Format, session: &Sess
                 .map(|version| format!("{}\n", version.number))
                 .collect::<String>(),
         )?,
-        Format::Table | Format::Wide => {
-            print(&table(&versions, Timestamp::now()).render(Terminal::detect()))?;
-            if versions.is_empty() {
-                let program = session.program.name();
-                say(&format!(
-                    "nothing was rolled out yet; next: {program} rollout status {name} -n {namespace}"
-                ));
-            }
-        }
+        Format::Table | Format::Wide if versions.is_empty() => say(&format!(
+            "nothing was rolled out yet; next: {} rollout status {name} -n {namespace}",
+            session.program.name()
+        )),
+        Format::Table | Format::Wide => print(&table(&versions, Timestamp::now()).render(Terminal::detect()))?,
     }
     Ok(exit::YES)
 }

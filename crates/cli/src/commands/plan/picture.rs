@@ -7,6 +7,7 @@ use farwater_api::{
         Effect, FieldChange, FieldOrigin, HookEffect, LeftOut, PlannedCause, PlannedChange, PlannedHook, ServicePlan,
     },
 };
+use farwater_fleet::words::counted;
 
 use crate::{
     terminal::{Colour, Terminal},
@@ -108,7 +109,7 @@ impl Picture {
             self.line(3, None, &describe(field));
         }
         if change.more_fields > 0 {
-            self.line(3, Some(Colour::Faint), &format!("{} more fields", change.more_fields));
+            self.line(3, Some(Colour::Faint), &counted(change.more_fields, "more field"));
         }
     }
 
@@ -233,7 +234,8 @@ fn summary(plan: &ServicePlan) -> String {
     match plan.hidden {
         0 => told,
         hidden => {
-            format!("{told}; {hidden} differences hidden that stay: defaults, normalised values, fields of others")
+            let differences = counted(hidden, "difference");
+            format!("{told}; {differences} hidden that stay: defaults, normalised values, fields of others")
         }
     }
 }

@@ -3,9 +3,9 @@
 use farwater_api::{ServiceSet, service_set::SetVersion};
 use serde_json::json;
 
-use super::RollbackArgs;
+use super::{RollbackArgs, list_versions};
 use crate::{
-    commands::rollout,
+    commands::{rollout, wait},
     connection::Session,
     exit,
     failure::{Failure, Result},
@@ -14,11 +14,6 @@ use crate::{
 };
 
 pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: &Session) -> Result<u8> {
-    if args.wait {
-        return Err(Failure::usage("--wait goes with a service")
-            .next(format!("{{program}} rollout status {name} -n {namespace} --watch")));
-    }
-
     let set: ServiceSet = session.get(namespace, name).await?;
     let pinned = set.spec.pin.as_ref().map(|pin| pin.version);
     let told = match (args.clear, pinned) {
@@ -29,13 +24,8 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
         }
         (false, _) => {
             let versions = rollout::versions(session, (namespace, name)).await?;
-            let target = choose(&versions, args.to.as_deref(), pinned).map_err(|why| {
-                Failure::new(
-                    exit::CONFLICT,
-                    format!("{namespace}/{name} can't be rolled back: {why}"),
-                )
-                .next(format!("{{program}} history serviceset/{namespace}/{name}"))
-            })?;
+            let target = choose(&versions, args.to.as_deref(), pinned)
+                .map_err(|refusal| refused((namespace, name), &versions, &refusal))?;
             let pin = json!({"version": target.number, "reason": args.reason});
             rollout::change(session, &NamedSet::plain(namespace, name), json!({"pin": pin})).await?;
             format!("rolls back to version {}: {}", target.number, target.revision)
@@ -43,6 +33,9 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
     };
 
     print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
+    if args.wait {
+        return wait::until_set((namespace, name), args.timeout, session).await;
+    }
     say(&format!(
         "next: {} rollout status {name} -n {namespace} --watch",
         session.program.name()
@@ -50,20 +43,51 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
     Ok(exit::YES)
 }
 
+/// Why no version can be pinned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error("nothing of it was ever rolled out")]
+    Empty,
+    #[error("it is at version {0} already; say --to which other")]
+    Pinned(u64),
+    #[error("no version before {0} was good on all clusters")]
+    NoneGood(u64),
+    #[error("it has no version {0:?}")]
+    Missing(String),
+}
+
 /// The version to pin. `versions`: the newest first. `wanted`: the number that was asked for; None: the last good one.
-fn choose<'a>(versions: &'a [SetVersion], wanted: Option<&str>, pinned: Option<u64>) -> Result<&'a SetVersion, String> {
-    let current = versions.first().ok_or("nothing of it was ever rolled out")?;
-    let Some(wanted) = wanted else {
-        if let Some(pinned) = pinned {
-            return Err(format!("it is at version {pinned} already; say --to which other"));
-        }
-        let good = versions
-            .iter()
-            .find(|version| version.good && version.number < current.number);
-        return good.ok_or_else(|| format!("no version before {} was good on all clusters", current.number));
+fn choose<'a>(
+    versions: &'a [SetVersion],
+    wanted: Option<&str>,
+    pinned: Option<u64>,
+) -> Result<&'a SetVersion, Refusal> {
+    if let Some(wanted) = wanted {
+        let found = versions.iter().find(|version| wanted.parse() == Ok(version.number));
+        return found.ok_or_else(|| Refusal::Missing(wanted.to_owned()));
+    }
+    let current = versions.first().ok_or(Refusal::Empty)?;
+    if let Some(pinned) = pinned {
+        return Err(Refusal::Pinned(pinned));
+    }
+    let good = versions
+        .iter()
+        .find(|version| version.good && version.number < current.number);
+    good.ok_or(Refusal::NoneGood(current.number))
+}
+
+fn refused((namespace, name): (&str, &str), versions: &[SetVersion], refusal: &Refusal) -> Failure {
+    let code = match refusal {
+        Refusal::Missing(_) => exit::MISSING,
+        Refusal::Empty | Refusal::Pinned(_) | Refusal::NoneGood(_) => exit::CONFLICT,
     };
-    let found = versions.iter().find(|version| wanted.parse() == Ok(version.number));
-    found.ok_or_else(|| format!("it has no version {wanted:?}"))
+    let failure = Failure::new(code, format!("{namespace}/{name} can't be rolled back: {refusal}"))
+        .next(format!("{{program}} history serviceset/{namespace}/{name}"));
+    match refusal {
+        Refusal::Missing(_) if versions.is_empty() => failure.evidence(Refusal::Empty.to_string()),
+        Refusal::Missing(_) => failure.evidence(list_versions(versions.iter().map(|version| version.number))),
+        _ => failure,
+    }
 }
 
 #[cfg(test)]
@@ -82,20 +106,33 @@ mod tests {
         assert_eq!(chosen(None, None), Ok(3));
         assert_eq!(chosen(Some("2"), None), Ok(2));
         assert_eq!(chosen(Some("4"), Some(3)), Ok(4));
-        assert_eq!(
-            chosen(None, Some(3)),
-            Err("it is at version 3 already; say --to which other".to_owned())
-        );
-        assert_eq!(chosen(Some("9"), None), Err("it has no version \"9\"".to_owned()));
+        assert_eq!(chosen(None, Some(3)), Err(Refusal::Pinned(3)));
+        assert_eq!(chosen(Some("9"), None), Err(Refusal::Missing("9".to_owned())));
         assert_eq!(
             choose(&versions[..2], None, None).map(|version| version.number),
-            Err("no version before 5 was good on all clusters".to_owned())
+            Err(Refusal::NoneGood(5))
         );
-        assert_eq!(
-            choose(&[], None, None).unwrap_err(),
-            "nothing of it was ever rolled out"
-        );
+        assert_eq!(choose(&[], None, None).unwrap_err(), Refusal::Empty);
         // The newest good version is the one that runs already.
         assert_eq!(choose(&versions[2..], None, None).map(|version| version.number), Ok(2));
+    }
+    #[test]
+    fn a_version_that_does_not_exist_is_missing_and_those_that_exist_are_named() {
+        let refused = |versions: &[SetVersion]| {
+            let failure = refused(
+                ("team-a", "site"),
+                versions,
+                &choose(versions, Some("9"), None).unwrap_err(),
+            );
+            (failure.code, failure.evidence.unwrap())
+        };
+        assert_eq!(
+            refused(&[version(2, true), version(1, true)]),
+            (exit::MISSING, "it has versions 2, 1".to_owned())
+        );
+        assert_eq!(
+            refused(&[]),
+            (exit::MISSING, "nothing of it was ever rolled out".to_owned())
+        );
     }
 }

@@ -3,11 +3,16 @@
 use std::time::{Duration, Instant};
 
 use farwater_api::{RolloutPhase, SourceKind, service_set::RolloutStatus};
-use farwater_fleet::summary::NO_CLUSTERS;
+use farwater_fleet::{summary::NO_CLUSTERS, why::Standing};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Goal, Looks, Over, Progress, tell};
+use super::{
+    Goal,
+    judge::Progress,
+    looks::{Looks, Over},
+    members, tell,
+};
 use crate::{
     commands::why,
     connection::{Session, missing},
@@ -17,6 +22,7 @@ use crate::{
     kinds::Kind,
     scope::NamedObject,
     terminal::{print, say},
+    text,
 };
 
 /// The object to wait for.
@@ -26,7 +32,7 @@ pub struct Awaited {
     namespace: String,
     name: String,
     form: Form,
-    /// Whether to request a fetch first, if it is a source.
+    /// Whether to request a fetch first: of the source, or of the sources of the set's services.
     fetch: bool,
 }
 
@@ -42,7 +48,8 @@ impl Awaited {
         let is_source = SourceKind::ALL
             .iter()
             .any(|source| source.plural() == named.kind.plural);
-        let form = match named.kind.plural.as_str() {
+        let plural = named.kind.plural.as_str();
+        let form = match plural {
             "servicesets" | "managednamespaces" => Form::Set,
             "clusters" | "grantedclusters" => Form::Cluster,
             _ if is_source => Form::Source,
@@ -51,12 +58,11 @@ impl Awaited {
                     .evidence("expected a service, or serviceset/NAME, cluster/NAME or a source"));
             }
         };
-        if fetch && form != Form::Source {
-            return Err(Failure::usage(format!(
-                "--fetch goes with services and sources, and not with a {}",
-                named.kind.kind
-            ))
-            .next("fetch the source first: {program} wait gitrepository/NAME --fetch"));
+        if fetch && form != Form::Source && plural != "servicesets" {
+            let kind = &named.kind.kind;
+            return Err(
+                Failure::usage(format!("--fetch fetches sources, and a {kind} has none")).next("leave --fetch out"),
+            );
         }
         let (namespace, name) = (named.namespace.to_owned(), named.name.to_owned());
         Ok(Self {
@@ -90,8 +96,8 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
         "ready"
     };
     let over = loop {
-        let progress = match read(session, awaited).await {
-            Ok(object) => judge(&object, awaited, goal),
+        let progress = match look(session, awaited, goal).await {
+            Ok(progress) => progress,
             // If the hub can't be reached for a moment, the wait goes on.
             Err(failure) if failure.code == exit::UNREACHABLE => Progress::NotYet(failure.cause),
             Err(failure) => return Err(failure),
@@ -109,29 +115,42 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
         }
         looks.pause().await;
     };
+    let (short, state) = (awaited.short(), looks.state());
     let (told, code) = match over {
         Over::Stuck => (
-            format!("{} is not going to be {what} by itself:", awaited.short()),
+            format!("{short} is not going to be {what} by itself: {state}"),
             exit::NO,
         ),
         Over::TimedOut => (
-            format!(
-                "timed out after {}s; {} is not {what}:",
-                timeout.as_secs(),
-                awaited.short()
-            ),
+            format!("timed out after {}s; {short} is not {what}: {state}", timeout.as_secs()),
             exit::TIMEOUT,
         ),
     };
-    say(&told);
-    if let Ok(finding) = why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
-        tell(session, &awaited.short(), &finding);
+    say(&text::plain(&told));
+    match why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
+        Ok(finding) if finding.standing != Standing::Healthy => tell(session, &short, &finding, state),
+        _ => {}
     }
     Ok(code)
 }
 
-/// Requests that the hub fetches the source now.
+/// Reads the object and judges it. With a fetch, a set also needs the newest version of its sources.
+async fn look(session: &Session, awaited: &Awaited, goal: Goal) -> Result<Progress> {
+    let progress = judge(&read(session, awaited).await?, awaited, goal);
+    match progress {
+        Progress::Reached if awaited.fetch && awaited.form == Form::Set => {
+            members::judge_newest(session, &awaited.namespace, &awaited.name, goal).await
+        }
+        progress => Ok(progress),
+    }
+}
+
+/// Requests that the hub fetches the source, or those of a set, now.
 async fn ask(session: &Session, awaited: &Awaited) -> Result<()> {
+    if awaited.form == Form::Set {
+        read(session, awaited).await?;
+        return members::ask(session, &awaited.namespace, &awaited.name).await;
+    }
     let now = jiff::Timestamp::now().to_string();
     let patch = json!({"metadata": {"annotations": {farwater_api::REQUESTED_AT: now}}});
     let attempt = format!("ask {}", awaited.short());
@@ -221,7 +240,9 @@ fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
     match ready {
         None => Progress::NotYet("there is no status yet".to_owned()),
         // The request was answered, and this is the answer.
-        Some(ready) if awaited.fetch && ready["status"] == "False" => Progress::Refused(text(ready)),
+        Some(ready) if awaited.fetch && form == Form::Source && ready["status"] == "False" => {
+            Progress::Refused(text(ready))
+        }
         Some(ready) => Progress::NotYet(text(ready)),
     }
 }
@@ -343,6 +364,19 @@ mod tests {
         let ill = object(&[("Ready", "False")], &complete);
         assert_eq!(judge(&ill, &of(Form::Set), Goal::Healthy), not_yet("m"));
         assert_eq!(judge(&ill, &of(Form::Set), Goal::Applied), Progress::Reached);
+    }
+
+    #[test]
+    fn sets_and_sources_have_something_to_fetch() {
+        let refused = |argument: &str| {
+            let named = crate::scope::object_name(argument, "team-a").unwrap();
+            Awaited::new(named, true).err().map(|failure| failure.cause)
+        };
+        assert_eq!(refused("serviceset/site"), None);
+        assert_eq!(refused("gitrepository/infra"), None);
+        let none = |kind: &str| Some(format!("--fetch fetches sources, and a {kind} has none"));
+        assert_eq!(refused("cluster/east"), none("Cluster"));
+        assert_eq!(refused("managednamespace/shop"), none("ManagedNamespace"));
     }
 
     #[test]
