@@ -78,7 +78,6 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
     let spec = &evidence.service.spec;
     if is_suspended(spec, evidence.now) && finding.link != Some(Link::Placement) {
         finding.evidence.insert(0, describe_suspension(spec));
-        finding.evidence.truncate(MAX_EVIDENCE);
     }
     // The version that waits may repair what is broken.
     if let Some(frozen) = frozen(evidence.service).filter(|_| finding.link != Some(Link::Window)) {

@@ -1,5 +1,6 @@
 use farwater_api::{
     apply_options::ApplyOptions,
+    deletion::Deletion,
     objects::ObjectRef,
     protocol::{Ceiling, Deployment, ServiceAccount},
     service_deployment::HeldPrune,
