@@ -101,26 +101,6 @@ export interface Contents {
   unknown?: number;
 }
 
-/** The last deletion of a service's objects. The states of the deleted objects are kept only in the cluster. */
-export interface Deletion {
-  /** Who approved it, where it was held. The hub says so; agents don't know. */
-  approvedBy?: string;
-  /** Digest of the approved plan, if it had more objects than this deletion. */
-  approvedPlan?: string;
-  /** Number of deleted objects. */
-  count: number;
-  /** Digest of the plan that deleted the objects. A request to undo names it. */
-  digest: string;
-  /** Number of objects that were too large to keep. */
-  lost?: number;
-  /** The first ten deleted objects. */
-  objects?: ObjectRef[];
-  /** Time of the deletion, in seconds since 1970. */
-  time: number;
-  /** Result of the last request to undo the deletion. */
-  undone?: Undone;
-}
-
 export type DeletionPolicy = "Orphan" | "Delete";
 
 export type DependencyClusters = "Same" | "All";
@@ -362,6 +342,26 @@ export interface KustomizePostRenderer {
   patches?: Patch[];
   /** Folder of a kustomization that lists `helm-output.yaml` in its resources. Relative to the chart's folder or, if it begins with `/`, to the root of the source. */
   path?: string;
+}
+
+/** The last deletion of a service's objects, as its status shows it. The states of the deleted objects are kept only in the cluster. */
+export interface LastDeletion {
+  /** User who approved the deletion. Empty: it needed no approval. */
+  approvedBy?: string;
+  /** Digest of the approved plan, if it had more objects than this deletion. */
+  approvedPlan?: string;
+  /** Number of deleted objects. */
+  count: number;
+  /** Digest of the plan that deleted the objects. A request to undo names it. */
+  digest: string;
+  /** Number of objects that were too large to keep. */
+  lost?: number;
+  /** The first ten deleted objects. */
+  objects?: ObjectRef[];
+  /** Time of the deletion. */
+  time: Time;
+  /** Result of the last request to undo the deletion. */
+  undone?: Undone;
 }
 
 export type LayerOperation = "extract" | "copy";
@@ -797,7 +797,7 @@ export interface ServiceDeploymentStatus {
   bundleDigest?: string;
   /** User who last set the source, the path or the pin. */
   changedBy?: string;
-  /** `Ready`, `Reconciling` and `Stalled`. `PruneHeld` is set while a prune waits for approval, and `Drifted` while drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, `Pinned` while a pin is set, and `Frozen` while a ChangeWindow holds a newer version. */
+  /** `Ready`, `Reconciling` and `Stalled`. `PruneHeld` is set while a prune waits for approval, and `Drifted` while drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, and `Pinned` while a pin is set. `Frozen` is set while a ChangeWindow holds another version or spec, and `RolloutHeld` while the rollout of its set does. */
   conditions?: Condition[];
   /** `configuration` values that a pipeline promoted with the revision. They take precedence over those of the spec. */
   configuration?: Record<string, string>;
@@ -805,7 +805,7 @@ export interface ServiceDeploymentStatus {
   failedSince?: Time;
   /** Prune that waits for `farwater.dev/approve-prune: <digest>`. Empty: none waits. */
   heldPrune?: HeldPrune;
-  /** Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. Empty: nothing is held back. */
+  /** Revision that the service would run if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow did not hold it back: the pinned one until it is assigned, otherwise the newest of the source. Empty: nothing is held back. */
   heldRevision?: string;
   /** Time of that request. */
   hookRetriedAt?: Time;
@@ -816,7 +816,7 @@ export interface ServiceDeploymentStatus {
   /** Time at which the agent first reported `appliedEntry` as applied. */
   lastAppliedTime?: Time;
   /** Last deletion by the agent. `farwater undo` restores the objects. */
-  lastDeletion?: Deletion;
+  lastDeletion?: LastDeletion;
   /** Value of the last handled request annotation. */
   lastHandledReconcileAt?: string;
   /** Numbers of objects. */
