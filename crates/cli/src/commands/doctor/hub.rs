@@ -114,112 +114,104 @@ async fn count(session: &Session) -> Result<Figures> {
 fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
     let all = if whole { " -A" } else { "" };
     let mut checks = Vec::new();
-    let mut push = |name, finding| checks.push(Check::new(Part::Hub, name, finding));
-    let trouble = |number: u64, grade: Grade, found: String, well: String, remedy: String| match number {
-        0 => Finding::ok(well),
-        _ => Finding {
-            grade,
-            found,
-            remedy: Some(remedy),
-        },
-    };
     if whole {
-        let (silent, total) = (
-            figures.count("farwater_clusters{state=\"silent\"}"),
-            figures.total("farwater_clusters"),
-        );
-        let waiting = figures.count("farwater_clusters{state=\"not_joined\"}");
-        let well = format!("{total}, none is silent, {waiting} have not joined");
-        let remedy = format!("{{program}} get clusters{all}; docs/runbooks/cluster-silent.md");
-        push(
-            "clusters",
-            trouble(
-                silent,
-                Grade::Fail,
-                format!("{silent} of {total} {} silent", verb(&silent, "is", "are")),
-                well,
-                remedy,
-            ),
-        );
-        let restored = figures.count("farwater_clusters_restored");
-        if restored > 0 {
-            let know = verb(&restored, "cluster knows", "clusters know");
-            let found = format!("{restored} {know} more than the hub's database: a backup was restored");
-            push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
-        }
-        if figures.count("farwater_prunes_frozen") > 0 {
-            let remedy = format!("review the held prunes, then: {release}; see docs/runbooks/prunes-frozen.md");
-            push(
-                "deletions",
-                Finding::fail("nothing is deleted in the whole fleet", remedy),
-            );
-        }
-        let stale = figures.count("farwater_secret_references_stale");
-        if stale > 0 {
-            let secrets = counted(stale, "secret");
-            let found = format!("{secrets} of other places can't be read; the last values stay in use");
-            push("secrets", Finding::warn(found, "docs/runbooks/secrets-stale.md"));
-        }
+        checks.push(check("clusters", judge_clusters(figures)));
+        checks.extend(list_alarms(figures, release));
     }
-
-    let (stale, total) = (
-        figures.count("farwater_sources_stale"),
-        figures.total("farwater_sources"),
-    );
-    // By their short names, so that the command fits into a line.
-    let remedy = format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md");
-    let well = format!("{total}, all were asked");
-    push(
-        "sources",
-        trouble(
-            stale,
-            Grade::Warn,
-            format!("{stale} of {total} can't be asked"),
-            well,
-            remedy,
-        ),
-    );
-
-    let failing = figures.count("farwater_services{state=\"failing\"}");
-    let (ready, total) = (
-        figures.count("farwater_services{state=\"ready\"}"),
-        figures.total("farwater_services"),
-    );
-    let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
-    let well = format!(
-        "{ready} of {total} {} ready, none is failing",
-        verb(&ready, "is", "are")
-    );
-    push(
-        "services",
-        trouble(
-            failing,
-            Grade::Fail,
-            format!("{failing} of {total} {} failing", verb(&failing, "is", "are")),
-            well,
-            remedy,
-        ),
-    );
-
-    let held = figures.count("farwater_services_prune_held");
-    let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
-    let hold = verb(&held, "service holds", "services hold");
-    let found = format!("{held} {hold} a prune that waits for an approval");
-    push(
-        "prunes",
-        trouble(
-            held,
-            Grade::Warn,
-            found,
-            "none waits for an approval".to_owned(),
-            remedy,
-        ),
-    );
+    checks.push(check("sources", judge_sources(figures, all)));
+    checks.push(check("services", judge_services(figures, all)));
+    checks.push(check("prunes", judge_prunes(figures)));
     if whole {
-        push("controllers", controllers(figures));
-        push("disk", disk(figures));
+        checks.push(check("controllers", controllers(figures)));
+        checks.push(check("disk", disk(figures)));
     }
     checks
+}
+
+/// A check of this part.
+fn check(name: &'static str, finding: Finding) -> Check {
+    Check::new(Part::Hub, name, finding)
+}
+
+/// Fails if a cluster is silent.
+fn judge_clusters(figures: &Figures) -> Finding {
+    let silent = figures.count("farwater_clusters{state=\"silent\"}");
+    let total = figures.total("farwater_clusters");
+    if silent > 0 {
+        return Finding::fail(
+            format!("{silent} of {total} {} silent", verb(&silent, "is", "are")),
+            "{program} get clusters -A; docs/runbooks/cluster-silent.md",
+        );
+    }
+    let waiting = figures.count("farwater_clusters{state=\"not_joined\"}");
+    Finding::ok(format!("{total}, none is silent, {waiting} have not joined"))
+}
+
+/// Checks that appear only if they fail, because most fleets never see them.
+fn list_alarms(figures: &Figures, release: &str) -> Vec<Check> {
+    let mut alarms = Vec::new();
+    let restored = figures.count("farwater_clusters_restored");
+    if restored > 0 {
+        let know = verb(&restored, "cluster knows", "clusters know");
+        let found = format!("{restored} {know} more than the hub's database: a backup was restored");
+        let finding = Finding::fail(found, "docs/runbooks/cluster-restored.md");
+        alarms.push(check("restored", finding));
+    }
+    if figures.count("farwater_prunes_frozen") > 0 {
+        let remedy = format!("review the held prunes, then: {release}; see docs/runbooks/prunes-frozen.md");
+        let finding = Finding::fail("nothing is deleted in the whole fleet", remedy);
+        alarms.push(check("deletions", finding));
+    }
+    let stale = figures.count("farwater_secret_references_stale");
+    if stale > 0 {
+        let secrets = counted(stale, "secret");
+        let found = format!("{secrets} of other places can't be read; the last values stay in use");
+        let finding = Finding::warn(found, "docs/runbooks/secrets-stale.md");
+        alarms.push(check("secrets", finding));
+    }
+    alarms
+}
+
+/// Warns if a source can't be asked. `all`: the option for all namespaces.
+fn judge_sources(figures: &Figures, all: &str) -> Finding {
+    let stale = figures.count("farwater_sources_stale");
+    let total = figures.total("farwater_sources");
+    if stale > 0 {
+        return Finding::warn(
+            format!("{stale} of {total} can't be asked"),
+            // By their short names, so that the command fits into a line.
+            format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md"),
+        );
+    }
+    Finding::ok(format!("{total}, all were asked"))
+}
+
+/// Fails if a service fails. `all`: the option for all namespaces.
+fn judge_services(figures: &Figures, all: &str) -> Finding {
+    let failing = figures.count("farwater_services{state=\"failing\"}");
+    let total = figures.total("farwater_services");
+    if failing > 0 {
+        return Finding::fail(
+            format!("{failing} of {total} {} failing", verb(&failing, "is", "are")),
+            format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME"),
+        );
+    }
+    let ready = figures.count("farwater_services{state=\"ready\"}");
+    let are = verb(&ready, "is", "are");
+    Finding::ok(format!("{ready} of {total} {are} ready, none is failing"))
+}
+
+/// Warns if a prune waits for an approval.
+fn judge_prunes(figures: &Figures) -> Finding {
+    let held = figures.count("farwater_services_prune_held");
+    if held > 0 {
+        let hold = verb(&held, "service holds", "services hold");
+        return Finding::warn(
+            format!("{held} {hold} a prune that waits for an approval"),
+            "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md",
+        );
+    }
+    Finding::ok("none waits for an approval")
 }
 
 fn controllers(figures: &Figures) -> Finding {
