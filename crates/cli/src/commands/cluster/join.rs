@@ -82,60 +82,19 @@ pub(super) struct JoinArgs {
 pub(super) async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {
     // Check before anything is created in the hub.
     let stated = args.stated()?;
-    if args.is_for_a_pod() && context.is_none() && !args.print {
-        return Err(Failure::usage(
-            "--https-proxy, --ca-file, --plugins, --mounts and limits are for an agent that is installed: give --context or --print",
-        )
-        .next("an agent elsewhere has its variable HTTPS_PROXY and options of its own: --ca-file, --plugins, --allow-accounts"));
-    }
+    check_options(args, context)?;
     let target = match context {
         Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
         None => None,
     };
-
     let namespace = args.namespace.or_default(session);
-    let name = &args.name;
-    if !is_name(name) || !is_label(namespace) {
-        return Err(Failure::usage(format!("{namespace}/{name} can't name a cluster"))
-            .evidence("names are lower-case letters, digits, '-' and '.'"));
-    }
+    check_name(namespace, &args.name)?;
     if let Some(target) = target.as_ref().filter(|_| !args.print) {
-        let places = Agent {
-            join_token: Some(String::new()),
-            ..stated.clone()
-        };
-        let further = [
-            // To explain why its pod doesn't start.
-            Right::new("list", "", "pods", names::NAMESPACE),
-            // To remove an agent that has never joined.
-            Right::new("delete", "apps", "deployments", names::NAMESPACE),
-        ];
-        target.prepare(&places.objects(), &further).await?;
+        prepare_target(target, &stated).await?;
     }
 
-    let clusters = format!(
-        "/apis/{}/{}/namespaces/{namespace}/clusters",
-        farwater_api::GROUP,
-        farwater_api::VERSION
-    );
-    let existing = session
-        .read(
-            &format!("read Cluster {namespace}/{name}"),
-            &format!("{clusters}/{name}"),
-        )
-        .await;
-    let is_new = existing.as_ref().is_err_and(Failure::is_missing);
-    match existing {
-        Ok(cluster) => warn_if_joined(name, &cluster),
-        Err(_) if is_new => create(args, session, namespace, &clusters).await?,
-        Err(failure) => return Err(failure),
-    }
-
-    let attempt = format!("make a join token for {namespace}/{name}");
-    let path = format!("{clusters}/{name}/join");
-    let answer = session
-        .ask(&attempt, Method::POST, &path, "application/json", Some(&json!({})))
-        .await?;
+    let is_new = ensure_cluster(args, session, namespace).await?;
+    let answer = make_token(session, namespace, &args.name).await?;
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
     let agent = Agent {
         hub: text("hub"),
@@ -151,7 +110,7 @@ pub(super) async fn join(args: &JoinArgs, session: &Session, context: Option<&st
     if let Some(target) = target {
         if let Err(refused) = refuse_other_hub(&target, &agent).await {
             if is_new {
-                remove(session, namespace, name).await?;
+                remove(session, namespace, &args.name).await?;
             }
             return Err(refused);
         }
@@ -161,27 +120,101 @@ pub(super) async fn join(args: &JoinArgs, session: &Session, context: Option<&st
     match args.output {
         Answer::Json => print(&format::json(&answer)?)?,
         Answer::Yaml => print(&format::yaml(&answer)?)?,
-        Answer::Text => {
-            let command = answer["command"].as_str().ok_or_else(|| {
-                Failure::new(
-                    exit::UNREACHABLE,
-                    format!("can't {attempt}: the hub's answer holds no command"),
-                )
-            })?;
-            let expires = answer["expiresAt"].as_str().unwrap_or("soon");
-            say(&format!(
-                "Run this once where {name}'s API server can be reached, within its time (until {}).\n\
-                 The token in it works once; --kubeconfig FILE and --state-dir DIR may be added.",
-                text::plain(expires)
-            ));
-            print(&format!("{}\n", text::plain(command)))?;
-            say(&format!(
-                "then: {} get clusters {name} -n {namespace} -w",
-                session.program.name()
-            ));
-        }
+        Answer::Text => show_command(session, namespace, &args.name, &answer)?,
     }
     Ok(exit::YES)
+}
+
+/// Refuses options of an installed agent if the command installs none.
+fn check_options(args: &JoinArgs, context: Option<&str>) -> Result<()> {
+    if !args.is_for_a_pod() || context.is_some() || args.print {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "--https-proxy, --ca-file, --plugins, --mounts and limits are for an agent that is installed: give --context or --print",
+    )
+    .next("an agent elsewhere has its variable HTTPS_PROXY and options of its own: --ca-file, --plugins, --allow-accounts"))
+}
+
+/// Checks the names before paths of the hub are made of them.
+fn check_name(namespace: &str, name: &str) -> Result<()> {
+    if is_name(name) && is_label(namespace) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{namespace}/{name} can't name a cluster"))
+        .evidence("names are lower-case letters, digits, '-' and '.'"))
+}
+
+/// Checks that the agent can be installed in the cluster, with placeholders for the values that the hub gives later.
+async fn prepare_target(target: &Target, stated: &Agent) -> Result<()> {
+    let places = Agent {
+        join_token: Some(String::new()),
+        ..stated.clone()
+    };
+    let further = [
+        // To explain why its pod doesn't start.
+        Right::new("list", "", "pods", names::NAMESPACE),
+        // To remove an agent that has never joined.
+        Right::new("delete", "apps", "deployments", names::NAMESPACE),
+    ];
+    target.prepare(&places.objects(), &further).await
+}
+
+/// Creates the Cluster if it is missing. Returns whether it was.
+async fn ensure_cluster(args: &JoinArgs, session: &Session, namespace: &str) -> Result<bool> {
+    let name = &args.name;
+    let path = format!("{}/{name}", clusters(namespace));
+    match session.read(&format!("read Cluster {namespace}/{name}"), &path).await {
+        Ok(cluster) => {
+            warn_if_joined(name, &cluster);
+            Ok(false)
+        }
+        Err(failure) if failure.is_missing() => {
+            create(args, session, namespace).await?;
+            Ok(true)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The path of a namespace's Clusters.
+fn clusters(namespace: &str) -> String {
+    format!(
+        "/apis/{}/{}/namespaces/{namespace}/clusters",
+        farwater_api::GROUP,
+        farwater_api::VERSION
+    )
+}
+
+/// Returns the hub's answer with the token and the hub's address.
+async fn make_token(session: &Session, namespace: &str, name: &str) -> Result<Value> {
+    let attempt = format!("make a join token for {namespace}/{name}");
+    let path = format!("{}/{name}/join", clusters(namespace));
+    session
+        .ask(&attempt, Method::POST, &path, "application/json", Some(&json!({})))
+        .await
+}
+
+/// Prints the hub's command, which starts an agent that this command does not install.
+fn show_command(session: &Session, namespace: &str, name: &str, answer: &Value) -> Result<()> {
+    let command = answer["command"].as_str().ok_or_else(|| {
+        Failure::new(
+            exit::UNREACHABLE,
+            format!("can't make a join token for {namespace}/{name}: the hub's answer holds no command"),
+        )
+    })?;
+    let expires = answer["expiresAt"].as_str().unwrap_or("soon");
+    say(&format!(
+        "Run this once where {name}'s API server can be reached, within its time (until {}).\n\
+         The token in it works once; --kubeconfig FILE and --state-dir DIR may be added.",
+        text::plain(expires)
+    ));
+    print(&format!("{}\n", text::plain(command)))?;
+    say(&format!(
+        "then: {} get clusters {name} -n {namespace} -w",
+        session.program.name()
+    ));
+    Ok(())
 }
 
 impl JoinArgs {
@@ -259,7 +292,7 @@ fn parse_mounts(text: &str) -> Result<Mounts, String> {
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &str) -> Result<()> {
+async fn create(args: &JoinArgs, session: &Session, namespace: &str) -> Result<()> {
     let labels: serde_json::Map<String, Value> = args
         .labels
         .iter()
@@ -272,7 +305,10 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
         "spec": {},
     });
     let attempt = format!("make Cluster {namespace}/{}", args.name);
-    let path = format!("{clusters}?fieldManager=farwater-cli&fieldValidation=Strict");
+    let path = format!(
+        "{}?fieldManager=farwater-cli&fieldValidation=Strict",
+        clusters(namespace)
+    );
     session
         .ask(&attempt, Method::POST, &path, "application/json", Some(&cluster))
         .await?;
