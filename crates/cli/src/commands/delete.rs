@@ -110,6 +110,23 @@ struct Outlook {
     with: Vec<Doomed>,
 }
 
+impl Outlook {
+    /// The outlook of an object that has no users and is deleted alone.
+    fn of(named: &NamedObject<'_>, uid: Option<String>, effects: Vec<String>) -> Self {
+        Self {
+            doomed: Doomed {
+                kind: named.kind.clone(),
+                namespace: named.namespace.to_owned(),
+                name: named.name.to_owned(),
+                uid: uid.unwrap_or_default(),
+            },
+            effects,
+            users: Vec::new(),
+            with: Vec::new(),
+        }
+    }
+}
+
 pub async fn run(args: DeleteArgs, session: &Session) -> Result<u8> {
     let default = args.namespace.or_default(session);
     let mut outlooks: Vec<Outlook> = Vec::new();
@@ -247,103 +264,114 @@ fn name_owner(doomed: &Doomed, failure: Failure) -> Failure {
 }
 
 async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
-    let NamedObject { kind, namespace, name } = named;
-    let outlook = |uid: Option<String>, effects: Vec<String>| Outlook {
-        doomed: Doomed {
-            kind: kind.clone(),
-            namespace: (*namespace).to_owned(),
-            name: (*name).to_owned(),
-            uid: uid.unwrap_or_default(),
+    match named.kind.plural.as_str() {
+        "servicedeployments" => look_at_service(session, named).await,
+        "servicesets" => look_at_set(session, named).await,
+        "managednamespaces" => look_at_managed(session, named).await,
+        "clusters" => look_at_cluster(session, named).await,
+        plural => match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
+            Some(source) => look_at_source(session, named, source).await,
+            None => look_at_other(session, named).await,
         },
-        effects,
-        users: Vec::new(),
-        with: Vec::new(),
+    }
+}
+
+/// Reads the service's cluster, objects and dependents too, because the effects depend on them.
+async fn look_at_service(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let NamedObject { namespace, name, .. } = named;
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let (cluster, reports, others) = tokio::join!(
+        why::see_cluster(session, &service),
+        objects::fetch(session, namespace, name),
+        session.list::<ServiceDeployment>(Some(namespace)),
+    );
+    // A part that can't be read is named; the hub decides whether the deletion is allowed.
+    let (reports, others) = (
+        reports.map_err(|failure| failure.cause),
+        others.map_err(|failure| failure.cause),
+    );
+    let told = effects::of_service(&effects::Looked {
+        service: &service,
+        cluster: cluster.ok().as_ref(),
+        objects: reports.as_deref().map_err(String::as_str),
+        others: others.as_deref().map_err(String::as_str),
+    });
+    Ok(Outlook::of(named, service.uid(), told))
+}
+
+/// The status of the set says how many services are deleted with it.
+async fn look_at_set(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let set: ServiceSet = session.get(named.namespace, named.name).await?;
+    Ok(Outlook::of(named, set.uid(), effects::of_set(&set)))
+}
+
+/// Looks at a ManagedNamespace and at the set that it created, which is deleted with it.
+async fn look_at_managed(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let NamedObject { namespace, name, .. } = named;
+    let managed: ManagedNamespace = session.get(namespace, name).await?;
+    let set = managed_namespace::set_name(name);
+    let made = match session.get::<ServiceSet>(namespace, &set).await {
+        Err(failure) if failure.is_missing() => None,
+        made => Some(made?),
     };
-    Ok(match kind.plural.as_str() {
-        "servicedeployments" => {
-            let service: ServiceDeployment = session.get(namespace, name).await?;
-            let (cluster, reports, others) = tokio::join!(
-                why::see_cluster(session, &service),
-                objects::fetch(session, namespace, name),
-                session.list::<ServiceDeployment>(Some(namespace)),
-            );
-            // A part that can't be read is named; the hub decides whether the deletion is allowed.
-            let (reports, others) = (
-                reports.map_err(|failure| failure.cause),
-                others.map_err(|failure| failure.cause),
-            );
-            let told = effects::of_service(&effects::Looked {
-                service: &service,
-                cluster: cluster.ok().as_ref(),
-                objects: reports.as_deref().map_err(String::as_str),
-                others: others.as_deref().map_err(String::as_str),
-            });
-            outlook(service.uid(), told)
-        }
-        "servicesets" => {
-            let set: ServiceSet = session.get(namespace, name).await?;
-            outlook(set.uid(), effects::of_set(&set))
-        }
-        "managednamespaces" => {
-            let managed: ManagedNamespace = session.get(namespace, name).await?;
-            let set = managed_namespace::set_name(name);
-            // Created by it, and deleted with it.
-            let made = match session.get::<ServiceSet>(namespace, &set).await {
-                Err(failure) if failure.is_missing() => None,
-                made => Some(made?),
-            };
-            let kind = kinds::find("servicesets");
-            let with = made.zip(kind).map(|(made, kind)| Doomed {
-                kind,
-                namespace: (*namespace).to_owned(),
-                name: set,
-                uid: made.uid().unwrap_or_default(),
-            });
-            Outlook {
-                with: with.into_iter().collect(),
-                ..outlook(managed.uid(), effects::of_managed_namespace(&managed))
-            }
-        }
-        "clusters" => {
-            let cluster: Cluster = session.get(namespace, name).await?;
-            let services = services_on(session, (namespace, name))
-                .await
-                .map_err(|failure| failure.cause);
-            let services = services
-                .as_ref()
-                .map(|(names, of_sets)| (names.as_slice(), *of_sets))
-                .map_err(String::as_str);
-            outlook(cluster.uid(), effects::of_cluster(name, services))
-        }
-        plural => {
-            let object = session
-                .read(
-                    &format!("read {} {name}", kind.kind),
-                    &kind.path(Some(namespace), Some(name)),
-                )
-                .await?;
-            let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-            match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
-                Some(source) => {
-                    let users = users(
-                        session,
-                        namespace,
-                        &SourceReference {
-                            kind: source,
-                            name: (*name).to_owned(),
-                        },
-                    )
-                    .await?;
-                    let told = effects::of_source(object["spec"]["url"].as_str().unwrap_or_default(), &users);
-                    Outlook {
-                        users,
-                        ..outlook(uid, told)
-                    }
-                }
-                None => outlook(uid, effects::of_other(plural)),
-            }
-        }
+    let kind = kinds::find("servicesets");
+    let with = made.zip(kind).map(|(made, kind)| Doomed {
+        kind,
+        namespace: (*namespace).to_owned(),
+        name: set,
+        uid: made.uid().unwrap_or_default(),
+    });
+    Ok(Outlook {
+        with: with.into_iter().collect(),
+        ..Outlook::of(named, managed.uid(), effects::of_managed_namespace(&managed))
     })
+}
+
+/// Names the services on the cluster, whose agent the hub refuses from then on.
+async fn look_at_cluster(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let NamedObject { namespace, name, .. } = named;
+    let cluster: Cluster = session.get(namespace, name).await?;
+    let services = services_on(session, (namespace, name))
+        .await
+        .map_err(|failure| failure.cause);
+    let services = services
+        .as_ref()
+        .map(|(names, of_sets)| (names.as_slice(), *of_sets))
+        .map_err(String::as_str);
+    Ok(Outlook::of(named, cluster.uid(), effects::of_cluster(name, services)))
+}
+
+/// Names the users of the source, because they get no updates without it.
+async fn look_at_source(session: &Session, named: &NamedObject<'_>, kind: SourceKind) -> Result<Outlook> {
+    let object = read(session, named).await?;
+    let source = SourceReference {
+        kind,
+        name: named.name.to_owned(),
+    };
+    let users = users(session, named.namespace, &source).await?;
+    let told = effects::of_source(object["spec"]["url"].as_str().unwrap_or_default(), &users);
+    Ok(Outlook {
+        users,
+        ..Outlook::of(named, uid(&object), told)
+    })
+}
+
+/// The effects of other kinds depend on the kind alone.
+async fn look_at_other(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let object = read(session, named).await?;
+    let told = effects::of_other(&named.kind.plural);
+    Ok(Outlook::of(named, uid(&object), told))
+}
+
+/// Returns the object as JSON, for the kinds that are read by their path.
+async fn read(session: &Session, NamedObject { kind, namespace, name }: &NamedObject<'_>) -> Result<Value> {
+    let path = kind.path(Some(namespace), Some(name));
+    session.read(&format!("read {} {name}", kind.kind), &path).await
+}
+
+/// None: the hub's answer states none.
+fn uid(object: &Value) -> Option<String> {
+    object["metadata"]["uid"].as_str().map(str::to_owned)
 }
 
 /// The services of all namespaces on a cluster, as `NAMESPACE/NAME`, and how many of them sets have made.

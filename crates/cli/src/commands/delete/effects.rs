@@ -33,76 +33,99 @@ pub fn list(names: &[String]) -> String {
 }
 
 pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
-    let service = looked.service;
-    let (cluster, name) = (&service.spec.cluster_ref.name, service.name_any());
-    let namespace = service.namespace().unwrap_or_default();
-    let policy = service.spec.deletion_policy;
-    let mut told = Vec::new();
+    let policy = looked.service.spec.deletion_policy;
     let is_empty = looked.objects.is_ok_and(<[_]>::is_empty);
+    let mut told = of_known_objects(looked);
+    if policy == DeletionPolicy::Delete {
+        told.extend(of_protected(looked));
+    }
+    if !is_empty {
+        told.extend(of_held_prune(looked.service));
+    }
+    told.extend(of_dependents(looked));
+    let waits = policy == DeletionPolicy::Delete && !is_empty;
+    if waits && looked.cluster.is_some_and(|cluster| !cluster.is_ready) {
+        let cluster = &looked.service.spec.cluster_ref.name;
+        told.push(format!(
+            "the agent of cluster {cluster} is silent: the service stays until it is heard"
+        ));
+    }
+    told
+}
+
+/// The effect on the service's objects. Objects that can't be listed are not taken for none.
+fn of_known_objects(looked: &Looked<'_>) -> Vec<String> {
+    let policy = looked.service.spec.deletion_policy;
+    let cluster = &looked.service.spec.cluster_ref.name;
     match looked.objects {
-        Ok([]) => told.push(format!("no object of it is known in cluster {cluster}")),
-        Ok(objects) => told.push(of_objects(
+        Ok([]) => vec![format!("no object of it is known in cluster {cluster}")],
+        Ok(objects) => vec![of_objects(
             policy,
             &counted(objects.len(), "object"),
             objects.len(),
             cluster,
-        )),
-        Err(why) => {
-            told.push(of_objects(policy, "all its objects", 2, cluster));
-            told.push(format!("these objects can't be listed: {why}"));
-        }
+        )],
+        Err(why) => vec![
+            of_objects(policy, "all its objects", 2, cluster),
+            format!("these objects can't be listed: {why}"),
+        ],
     }
+}
+
+/// Names the objects whose deletion needs an approval. None: there are none.
+fn of_protected(looked: &Looked<'_>) -> Option<String> {
     let protected = looked
         .objects
         .unwrap_or_default()
         .iter()
         .filter(|one| is_protected(&one.object));
     let protected: Vec<String> = protected.map(|one| one.object.to_string()).collect();
-    if policy == DeletionPolicy::Delete && !protected.is_empty() {
-        told.push(format!(
+    let (name, namespace) = (
+        looked.service.name_any(),
+        looked.service.namespace().unwrap_or_default(),
+    );
+    (!protected.is_empty()).then(|| {
+        format!(
             "nothing is deleted before you approve it, because others go with {}: farwater approve {name} -n {namespace}",
             list(&protected)
-        ));
-    }
-    if let Some(held) = service
-        .status
-        .as_ref()
-        .and_then(|status| status.held_prune.as_ref())
-        .filter(|_| !is_empty)
-    {
-        let count = counted(usize::try_from(held.count).unwrap_or_default(), "object");
-        told.push(match policy {
-            DeletionPolicy::Orphan => format!("the prune that waits for an approval is dropped: {count} stay too"),
-            DeletionPolicy::Delete => format!("the prune of {count} that waits for an approval becomes part of it"),
-        });
-    }
+        )
+    })
+}
+
+/// The effect on the prune that waits for an approval. None: there is none.
+fn of_held_prune(service: &ServiceDeployment) -> Option<String> {
+    let held = service.status.as_ref()?.held_prune.as_ref()?;
+    let count = counted(usize::try_from(held.count).unwrap_or_default(), "object");
+    Some(match service.spec.deletion_policy {
+        DeletionPolicy::Orphan => format!("the prune that waits for an approval is dropped: {count} stay too"),
+        DeletionPolicy::Delete => format!("the prune of {count} that waits for an approval becomes part of it"),
+    })
+}
+
+/// Names the services that depend on it, or why they can't be listed. None: there are none.
+fn of_dependents(looked: &Looked<'_>) -> Option<String> {
+    let others = match looked.others {
+        Ok(others) => others,
+        Err(why) => return Some(format!("services that depend on it can't be listed: {why}")),
+    };
+    let name = looked.service.name_any();
     let needs = |other: &&ServiceDeployment| {
         let is_it = |one: &DependencyReference| one.kind == DependencyKind::ServiceDeployment && one.name == name;
         other.name_any() != name && other.spec.depends_on.iter().any(is_it)
     };
-    let others = looked.others.unwrap_or_default();
     let dependents: Vec<String> = others.iter().filter(needs).map(ResourceExt::name_any).collect();
-    if let Err(why) = looked.others {
-        told.push(format!("services that depend on it can't be listed: {why}"));
+    if dependents.is_empty() {
+        return None;
     }
-    if !dependents.is_empty() {
-        told.push(match policy {
-            DeletionPolicy::Delete => format!("it is deleted after {}, which depend on it", list(&dependents)),
-            DeletionPolicy::Orphan => {
-                format!(
-                    "newer versions of {} wait for a service of this name",
-                    list(&dependents)
-                )
-            }
-        });
-    }
-    let waits = policy == DeletionPolicy::Delete && !is_empty;
-    if waits && looked.cluster.is_some_and(|cluster| !cluster.is_ready) {
-        told.push(format!(
-            "the agent of cluster {cluster} is silent: the service stays until it is heard"
-        ));
-    }
-    told
+    Some(match looked.service.spec.deletion_policy {
+        DeletionPolicy::Delete => format!("it is deleted after {}, which depend on it", list(&dependents)),
+        DeletionPolicy::Orphan => {
+            format!(
+                "newer versions of {} wait for a service of this name",
+                list(&dependents)
+            )
+        }
+    })
 }
 
 /// `objects`: `2 objects`
