@@ -180,7 +180,32 @@ async fn note_missing(session: &Session, namespace: &str, spec: &Value) {
 }
 
 fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
-    let begin = args.from.unwrap_or(now);
+    let end = resolve_end(args, args.from.unwrap_or(now))?;
+    let mut spec = json!({"type": "Deny", "reason": args.reason.trim()});
+    let mut set = |field: &str, value: Value| spec[field] = value;
+    if let Some(from) = args.from {
+        set("start", json!(from));
+    }
+    if let Some(end) = end {
+        set("end", json!(end));
+    }
+    for (given, names, selector) in [
+        (&args.clusters, "clusters", "clusterSelector"),
+        (&args.services, "services", "serviceSelector"),
+    ] {
+        let (named, labels) = read_selection(given, names == "services")?;
+        if !named.is_empty() {
+            set(names, json!(named));
+        }
+        if !labels.is_empty() {
+            set(selector, json!({"matchLabels": labels}));
+        }
+    }
+    Ok(spec)
+}
+
+/// The end of a freeze, in whole seconds. None: a person ends it.
+fn resolve_end(args: &FreezeArgs, begin: Timestamp) -> Result<Option<Timestamp>> {
     let end = match (args.until, args.duration, args.indefinitely) {
         (Some(until), ..) => Some(until),
         (None, Some(duration), _) => {
@@ -198,49 +223,32 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     if end.is_some_and(|end| end <= begin) {
         return Err(Failure::usage("it would end before it begins"));
     }
+    Ok(end)
+}
 
-    let mut spec = json!({"type": "Deny", "reason": args.reason.trim()});
-    let mut set = |field: &str, value: Value| spec[field] = value;
-    if let Some(from) = args.from {
-        set("start", json!(from));
-    }
-    if let Some(end) = end {
-        set("end", json!(end));
-    }
-    for (given, names, selector) in [
-        (&args.clusters, "clusters", "clusterSelector"),
-        (&args.services, "services", "serviceSelector"),
-    ] {
-        let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
-        for given in given {
-            let of_set = given
-                .strip_prefix(SET_PREFIX)
-                .filter(|name| names == "services" && is_name(name));
-            let (key, value) = match of_set {
-                Some(name) => (SET_LABEL.to_owned(), set_label(name)),
-                None if given.contains('=') => parse_label(given).map_err(Failure::usage)?,
-                None if is_name(given) => {
-                    named.push(given);
-                    continue;
-                }
-                None => {
-                    let told = format!("{given:?} names nothing");
-                    return Err(Failure::usage(told).evidence("expected NAME or KEY=VALUE"));
-                }
-            };
-            let told = format!("nothing has two values of the label {key}");
-            if labels.insert(key, value.clone()).is_some_and(|other| other != value) {
-                return Err(Failure::usage(told).evidence("make a freeze of each"));
+/// Splits the values of --cluster or --service into names and labels. `sets`: a set counts as its label.
+fn read_selection(given: &[String], sets: bool) -> Result<(Vec<&String>, BTreeMap<String, String>)> {
+    let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
+    for given in given {
+        let of_set = given.strip_prefix(SET_PREFIX).filter(|name| sets && is_name(name));
+        let (key, value) = match of_set {
+            Some(name) => (SET_LABEL.to_owned(), set_label(name)),
+            None if given.contains('=') => parse_label(given).map_err(Failure::usage)?,
+            None if is_name(given) => {
+                named.push(given);
+                continue;
             }
-        }
-        if !named.is_empty() {
-            set(names, json!(named));
-        }
-        if !labels.is_empty() {
-            set(selector, json!({"matchLabels": labels}));
+            None => {
+                let told = format!("{given:?} names nothing");
+                return Err(Failure::usage(told).evidence("expected NAME or KEY=VALUE"));
+            }
+        };
+        let told = format!("nothing has two values of the label {key}");
+        if labels.insert(key, value.clone()).is_some_and(|other| other != value) {
+            return Err(Failure::usage(told).evidence("make a freeze of each"));
         }
     }
-    Ok(spec)
+    Ok((named, labels))
 }
 
 /// `no change of service web starts on cluster east until …`
@@ -314,21 +322,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         None => {
             let (namespace, name) = service_name(named, default)?;
             let service: ServiceDeployment = session.get(namespace, name).await?;
-            let owners = service.owner_references();
-            if let Some(set) = owners
-                .iter()
-                .find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
-            {
-                let told = format!(
-                    "{namespace}/{name} is of ServiceSet {}, whose rollout says when it changes",
-                    set.name
-                );
-                let next = format!(
-                    "{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT",
-                    set.name
-                );
-                return Err(Failure::new(exit::CONFLICT, told).next(next));
-            }
+            refuse_owned(&service, (namespace, name))?;
             let standing = service.annotations().get(annotation).cloned();
             (
                 "servicedeployments",
@@ -346,17 +340,12 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         return Ok(exit::YES);
     }
 
-    let path = format!(
-        "{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict",
-        path(&namespace, plural)
-    );
-    let patch = json!({"metadata": {"annotations": {annotation: reason}}});
     let attempt = match args.propose {
         true => format!("propose that changes of {namespace}/{name} begin"),
         false => format!("let changes of {namespace}/{name} begin"),
     };
-    session
-        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
+    let path = format!("{}/{name}", path(&namespace, plural));
+    annotate(session, &attempt, &path, (annotation, reason))
         .await
         .map_err(|failure| match args.propose && failure.code == exit::CONFLICT {
             true => failure.next("give the command without --propose"),
@@ -369,6 +358,35 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
     };
     print(&format!("{singular}.{GROUP}/{name} {told}\n"))?;
     Ok(exit::YES)
+}
+
+/// Refuses a service of a set, because the set's rollout decides when the service changes.
+fn refuse_owned(service: &ServiceDeployment, (namespace, name): (&str, &str)) -> Result<()> {
+    let owners = service.owner_references();
+    let Some(set) = owners
+        .iter()
+        .find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
+    else {
+        return Ok(());
+    };
+    let told = format!(
+        "{namespace}/{name} is of ServiceSet {}, whose rollout says when it changes",
+        set.name
+    );
+    let next = format!(
+        "{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT",
+        set.name
+    );
+    Err(Failure::new(exit::CONFLICT, told).next(next))
+}
+
+/// Sets one annotation of the object at a path.
+async fn annotate(session: &Session, attempt: &str, path: &str, (key, value): (&str, &str)) -> Result<Value> {
+    let path = format!("{path}?fieldManager=farwater-cli&fieldValidation=Strict");
+    let patch = json!({"metadata": {"annotations": {key: value}}});
+    session
+        .ask(attempt, Method::PATCH, &path, "application/json", Some(&patch))
+        .await
 }
 
 pub async fn end(args: UnfreezeArgs, session: &Session) -> Result<u8> {
