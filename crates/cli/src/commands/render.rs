@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use farwater_api::ServiceDeployment;
 use farwater_bundle::Manifest;
 use farwater_render::{
     Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
@@ -103,14 +104,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         answer,
     } = stated::find(&args, connect, program).await?;
 
-    if let Some(name) = &args.name {
-        service.metadata.name = Some(name.clone());
-    }
-    if let Some(namespace) = &args.namespace {
-        service.spec.target_namespace.clone_from(namespace);
-    } else if service.spec.target_namespace.is_empty() {
-        "default".clone_into(&mut service.spec.target_namespace);
-    }
+    override_names(&args, &mut service);
     let known = Known {
         service: &service,
         is_stated,
@@ -118,12 +112,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         answer: answer.as_ref(),
     };
     let (parameters, stand_ins) = gather(given, &known);
-    if !stand_ins.is_empty() {
-        let names = text::plain(&stand_ins.join(", ")).into_owned();
-        say(&format!(
-            "stand-ins are shown for {names}; --parameters gives the values"
-        ));
-    }
+    note_stand_ins(&stand_ins);
 
     let (name, spec) = (service.name_any(), &service.spec);
     let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
@@ -132,8 +121,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         api_versions: args.api_versions.clone(),
         complete: false,
     };
-    let work = tempfile::tempdir()
-        .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))?;
+    let work = make_folder()?;
     let engine = engine(&args, work.path())?;
     let input = Input {
         archive: &files.archive,
@@ -152,11 +140,45 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
     };
 
     let output = engine.render(&input, &Nobody).await;
+    report(&args, &output)
+}
+
+/// Sets the service's name and target namespace as the command line states them.
+fn override_names(args: &RenderArgs, service: &mut ServiceDeployment) {
+    if let Some(name) = &args.name {
+        service.metadata.name = Some(name.clone());
+    }
+    if let Some(namespace) = &args.namespace {
+        service.spec.target_namespace.clone_from(namespace);
+    } else if service.spec.target_namespace.is_empty() {
+        "default".clone_into(&mut service.spec.target_namespace);
+    }
+}
+
+/// Names the values that have a stand-in, so that they are not taken for real ones.
+fn note_stand_ins(stand_ins: &[String]) {
+    if stand_ins.is_empty() {
+        return;
+    }
+    let names = text::plain(&stand_ins.join(", ")).into_owned();
+    say(&format!(
+        "stand-ins are shown for {names}; --parameters gives the values"
+    ));
+}
+
+/// A folder for the renderers' files, which is deleted when the value is dropped.
+fn make_folder() -> Result<tempfile::TempDir> {
+    tempfile::tempdir()
+        .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))
+}
+
+/// Prints the objects, or fails with the errors. Warnings are shown in both cases.
+fn report(args: &RenderArgs, output: &Output) -> Result<u8> {
     for warning in &output.warnings {
         say(&format!("warning: {}", text::plain(warning)));
     }
     if !output.errors.is_empty() {
-        return Err(failed(&args.what, &output));
+        return Err(failed(&args.what, output));
     }
     print(&show(&output.objects, args.output)?)?;
     Ok(exit::YES)

@@ -61,28 +61,10 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
         cluster,
         ..
     } = known;
-    let (of_cluster, all);
     let parameters = match is_stated {
-        true => {
-            of_cluster = service
-                .spec
-                .parameters
-                .iter()
-                .filter(|parameter| parameter.from.cluster.is_some());
-            of_cluster.cloned().collect()
-        }
-        false => {
-            all = [ClusterPart::Labels, ClusterPart::Metadata, ClusterPart::Version].map(|part| Parameter {
-                from: ParameterSource {
-                    cluster: Some(part),
-                    ..ParameterSource::default()
-                },
-                ..Parameter::default()
-            });
-            all.to_vec()
-        }
+        true => stated_parameters(&service.spec),
+        false => all_parameters(),
     };
-
     let spec = ServiceDeploymentSpec {
         target_namespace: service.spec.target_namespace.clone(),
         configuration: service.spec.configuration.clone(),
@@ -117,6 +99,27 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
         values.remove("cluster");
     }
     values
+}
+
+/// The parameters that a spec takes from the cluster.
+fn stated_parameters(spec: &ServiceDeploymentSpec) -> Vec<Parameter> {
+    let of_cluster = spec
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.from.cluster.is_some());
+    of_cluster.cloned().collect()
+}
+
+/// All parameters that a cluster has.
+fn all_parameters() -> Vec<Parameter> {
+    let all = [ClusterPart::Labels, ClusterPart::Metadata, ClusterPart::Version].map(|part| Parameter {
+        from: ParameterSource {
+            cluster: Some(part),
+            ..ParameterSource::default()
+        },
+        ..Parameter::default()
+    });
+    all.to_vec()
 }
 
 fn stand_in(value: &ParameterValue) -> Value {
