@@ -196,6 +196,24 @@ async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impac
 }
 
 fn render(impact: &Impact, terminal: Terminal) -> String {
+    let mut lines = describe_difference(impact) + &count_services(impact);
+    if impact.groups.is_empty() {
+        return lines;
+    }
+
+    lines += "\n";
+    lines += &list_groups(&impact.groups, terminal);
+    for group in impact.groups.iter().filter(|group| !group.message.is_empty()) {
+        lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
+    }
+    if impact.left_out > 0 {
+        lines += &format!("{}\n", counted(impact.left_out, "more group"));
+    }
+    lines
+}
+
+/// `feature@0123456789ab against main@89abcdef0123: 3 paths differ`
+fn describe_difference(impact: &Impact) -> String {
     let short = |revision: &str| text::short_revision(revision);
     let paths = match impact.paths {
         Some(count) => format!("{count} {}", verb(&count, "path differs", "paths differ")),
@@ -206,15 +224,18 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     } else {
         format!(" against {}", short(&impact.base))
     };
-    let mut lines = format!("{}{against}: {paths}\n", short(&impact.revision));
+    format!("{}{against}: {paths}\n", short(&impact.revision))
+}
 
+/// One line for each effect that services have: they change, fail, or keep their version.
+fn count_services(impact: &Impact) -> String {
     let Impact {
         changing,
         failing,
         standing,
         ..
     } = impact;
-    lines += &format!(
+    let mut lines = format!(
         "{} of {} {}, on {}\n",
         changing.services,
         counted(impact.services, "service"),
@@ -240,10 +261,11 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
         let are = verb(&standing.services, "is", "are");
         lines += &format!("{} {are} suspended or pinned to another version\n", standing.services);
     }
-    if impact.groups.is_empty() {
-        return lines;
-    }
+    lines
+}
 
+/// The table of the groups, one line each.
+fn list_groups(groups: &[ImpactGroup], terminal: Terminal) -> String {
     let mut table = Table::new(vec![
         Column::fixed("effect"),
         Column::fixed("set"),
@@ -252,19 +274,10 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
         Column::fixed("clusters"),
         Column::elastic("first"),
     ]);
-    for group in &impact.groups {
+    for group in groups {
         table.push(row(group));
     }
-    lines += "\n";
-    lines += &table.render(terminal);
-
-    for group in impact.groups.iter().filter(|group| !group.message.is_empty()) {
-        lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
-    }
-    if impact.left_out > 0 {
-        lines += &format!("{}\n", counted(impact.left_out, "more group"));
-    }
-    lines
+    table.render(terminal)
 }
 
 fn row(group: &ImpactGroup) -> [String; 6] {

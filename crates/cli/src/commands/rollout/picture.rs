@@ -22,7 +22,6 @@ pub fn draw(
     members: &[Member],
     terminal: Terminal,
 ) -> String {
-    let all = rollout.clusters();
     // Nothing has been rolled out yet.
     let phase = if rollout.number == 0 {
         "Pending".to_owned()
@@ -44,7 +43,13 @@ pub fn draw(
         );
     }
 
-    picture += &format!(
+    picture + &draw_progress(rollout) + &list_stops(policy, rollout) + &list_members(members, terminal)
+}
+
+/// The bar, and a line for each count of clusters that are not done.
+fn draw_progress(rollout: &RolloutStatus) -> String {
+    let all = rollout.clusters();
+    let mut picture = format!(
         "{} {} of {}\n",
         bar(rollout.updated, all),
         rollout.updated,
@@ -70,8 +75,14 @@ pub fn draw(
             picture += &format!("  {count} {what}\n");
         }
     }
+    picture
+}
+
+/// The reasons why the rollout does not continue, each with the way to continue it.
+fn list_stops(policy: &RolloutPolicy, rollout: &RolloutStatus) -> String {
+    let mut stops = String::new();
     if let Some(by) = &rollout.halted_by {
-        picture += &format!("halted by {by}; continue with a newer version, or with promote --past halt\n");
+        stops += &format!("halted by {by}; continue with a newer version, or with promote --past halt\n");
     }
     if policy.paused {
         let why = policy
@@ -79,10 +90,9 @@ pub fn draw(
             .as_ref()
             .map(|reason| format!(": {}", text::plain(reason)))
             .unwrap_or_default();
-        picture += &format!("paused{why}; continue with rollout resume\n");
+        stops += &format!("paused{why}; continue with rollout resume\n");
     }
-
-    picture + &list_members(members, terminal)
+    stops
 }
 
 /// The members that are not done, by step.
