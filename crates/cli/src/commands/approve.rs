@@ -14,6 +14,7 @@ use crate::{
     exit,
     failure::{Failure, Result, suggest},
     scope::{NamespaceArgs, any_name, service_name},
+    service,
     terminal::{self, print, say},
     text,
 };
@@ -136,27 +137,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     if digest != held.digest {
         say(&format!("this is what is left of the plan {digest}, which is approved"));
     }
-    let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };
-    let path = format!(
-        "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
-    );
-    let patch = json!({"metadata": {"annotations": {annotation: digest}}});
-    let what = if args.propose {
-        "propose the approval of"
-    } else {
-        "approve"
-    };
-    let attempt = format!("{what} the prune of {namespace}/{name}");
-    session
-        .ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch))
-        .await
-        .map_err(|failure| match args.propose && failure.code == exit::CONFLICT {
-            true => failure.next(format!(
-                "without --propose: {{program}} approve {name} -n {namespace} --digest {digest}"
-            )),
-            false => failure,
-        })?;
-
+    annotate(session, (namespace, name), digest, args.propose).await?;
     let told = match args.propose {
         true => {
             format!("proposed: within a day another person can give the same command without --propose, for {digest}")
@@ -165,6 +146,22 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     };
     print(&format!("servicedeployment.{GROUP}/{name} {told}\n"))?;
     Ok(exit::YES)
+}
+
+/// Writes the approval of a plan, or its proposal, to the service.
+async fn annotate(session: &Session, (namespace, name): (&str, &str), digest: Digest, propose: bool) -> Result<()> {
+    let (verb, annotation) = match propose {
+        true => ("propose the approval of the prune of", PROPOSE_PRUNE),
+        false => ("approve the prune of", APPROVE_PRUNE),
+    };
+    service::annotate(session, (namespace, name), verb, json!({annotation: digest}))
+        .await
+        .map_err(|failure| match propose && failure.code == exit::CONFLICT {
+            true => failure.next(format!(
+                "without --propose: {{program}} approve {name} -n {namespace} --digest {digest}"
+            )),
+            false => failure,
+        })
 }
 
 /// Whether an approval of this plan counts for what is held.
