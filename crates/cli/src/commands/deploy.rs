@@ -209,12 +209,9 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
     let address = check_url(&args.git_url)?;
     let path = check_path(&args.path)?;
     let repository = name_repository(&address);
-    let folder = label(path.rsplit('/').next().unwrap_or(""));
     let service_name = match &args.name {
         Some(name) => name.clone(),
-        None => folder.or(repository.clone()).ok_or_else(|| {
-            Failure::usage("no name can be made from the folder or the address").next("give --name NAME")
-        })?,
+        None => name_service(&path, repository.as_deref())?,
     };
     let (cluster_namespace, cluster) = match args.cluster.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -237,17 +234,6 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         }
     }
     let source_name = repository.unwrap_or_else(|| service_name.clone());
-    let mut source_spec = json!({"url": args.git_url});
-    let stated = [
-        ("ref", args.reference.to_spec()),
-        ("secretRef", args.secret.as_ref().map(|name| json!({"name": name}))),
-        ("interval", args.interval.clone().map(Value::from)),
-    ];
-    for (field, value) in stated {
-        if let Some(value) = value {
-            source_spec[field] = value;
-        }
-    }
     let mut cluster_ref = json!({"name": cluster});
     if let Some(namespace) = cluster_namespace {
         cluster_ref["namespace"] = namespace.into();
@@ -263,10 +249,34 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         tenant,
         service_name,
         source_name,
-        source_spec,
+        source_spec: source_spec(args),
         service_spec,
         known_source: None,
     })
+}
+
+/// The name of a service without --name: the folder's, or the repository's for its root.
+fn name_service(path: &str, repository: Option<&str>) -> Result<String> {
+    let folder = label(path.rsplit('/').next().unwrap_or(""));
+    folder
+        .or_else(|| repository.map(str::to_owned))
+        .ok_or_else(|| Failure::usage("no name can be made from the folder or the address").next("give --name NAME"))
+}
+
+/// The spec of the GitRepository, with the fields that are stated, because the hub has the defaults.
+fn source_spec(args: &DeployArgs) -> Value {
+    let mut spec = json!({"url": args.git_url});
+    let stated = [
+        ("ref", args.reference.to_spec()),
+        ("secretRef", args.secret.as_ref().map(|name| json!({"name": name}))),
+        ("interval", args.interval.clone().map(Value::from)),
+    ];
+    for (field, value) in stated {
+        if let Some(value) = value {
+            spec[field] = value;
+        }
+    }
+    spec
 }
 
 /// The addresses that a GitRepository takes. A failure doesn't repeat the address, which may contain a password.

@@ -108,6 +108,28 @@ fn not_granted(tenant: &str, cluster: &str) -> Failure {
     Failure::new(exit::MISSING, told).next(format!("{{program}} get clusters -n {tenant}"))
 }
 
+/// Returns the failure with the evidence and the next step for each refusal.
+fn explain_refusal((namespace, name): (&str, &str), refusal: Refusal) -> Failure {
+    let refuse = |what: String| Failure::new(exit::CONFLICT, format!("service {namespace}/{name} {what}"));
+    match refusal {
+        Refusal::Deleting { held_by } => {
+            let held_by = if held_by.is_empty() {
+                "nothing holds it any more".to_owned()
+            } else {
+                format!("held by {held_by}")
+            };
+            refuse("is being deleted".to_owned()).evidence(held_by).next(format!(
+                "deploy again once it is gone: {{program}} delete {name} -n {namespace} --yes --wait"
+            ))
+        }
+        Refusal::Owned { by } => refuse(format!("is made by {by}"))
+            .evidence("a change here would be changed back")
+            .next(format!("change {by}, or give another name with --name NAME")),
+        Refusal::Other(what) => refuse(format!("exists already: {what}"))
+            .next("give another name with --name NAME, or --replace to take it over"),
+    }
+}
+
 impl Plan {
     /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the
     /// user may not read.
@@ -205,45 +227,38 @@ impl Plan {
             changes: wanted.clone().any(|(field, value)| spec[field] != *value),
         };
         let refusal = takeover::judge(&present);
-        let cluster = self.service_spec["clusterRef"]["name"].as_str().unwrap_or_default();
-        if !matches!(refusal, Some(Refusal::Deleting { .. } | Refusal::Owned { .. }))
-            && found.spec.cluster_ref.name != cluster
-        {
-            let told = format!(
-                "service {namespace}/{name} exists already: it is on cluster {}, and a service keeps its cluster",
-                found.spec.cluster_ref.name
-            );
-            return Err(Failure::new(exit::CONFLICT, told)
-                .next("give another name with --name NAME, or use a ServiceSet for several clusters"));
+        if !matches!(refusal, Some(Refusal::Deleting { .. } | Refusal::Owned { .. })) {
+            self.check_cluster(&found)?;
         }
-        let Some(refusal) = refusal else {
+        match refusal {
+            None => Ok(()),
+            Some(Refusal::Other(_)) if replace => {
+                self.clear_others();
+                Ok(())
+            }
+            Some(refusal) => Err(explain_refusal((namespace, name), refusal)),
+        }
+    }
+
+    /// Refuses a service that is on another cluster, because a service keeps its cluster.
+    fn check_cluster(&self, found: &ServiceDeployment) -> Result<()> {
+        let on = &found.spec.cluster_ref.name;
+        if self.service_spec["clusterRef"]["name"].as_str().unwrap_or_default() == on {
             return Ok(());
-        };
-        let refuse = |what: String| Failure::new(exit::CONFLICT, format!("service {namespace}/{name} {what}"));
-        Err(match refusal {
-            Refusal::Deleting { held_by } => {
-                let held_by = if held_by.is_empty() {
-                    "nothing holds it any more".to_owned()
-                } else {
-                    format!("held by {held_by}")
-                };
-                refuse("is being deleted".to_owned()).evidence(held_by).next(format!(
-                    "deploy again once it is gone: {{program}} delete {name} -n {namespace} --yes --wait"
-                ))
-            }
-            Refusal::Owned { by } => refuse(format!("is made by {by}"))
-                .evidence("a change here would be changed back")
-                .next(format!("change {by}, or give another name with --name NAME")),
-            Refusal::Other(_) if replace => {
-                // These fields belong to the old deployment.
-                for field in ["chart", "sources", "renderers", "patches", "pin"] {
-                    self.service_spec[field] = Value::Null;
-                }
-                return Ok(());
-            }
-            Refusal::Other(what) => refuse(format!("exists already: {what}"))
-                .next("give another name with --name NAME, or --replace to take it over"),
-        })
+        }
+        let (namespace, name) = (&self.tenant, &self.service_name);
+        let told = format!(
+            "service {namespace}/{name} exists already: it is on cluster {on}, and a service keeps its cluster"
+        );
+        Err(Failure::new(exit::CONFLICT, told)
+            .next("give another name with --name NAME, or use a ServiceSet for several clusters"))
+    }
+
+    /// Clears the fields that belong to the deployment that is replaced.
+    fn clear_others(&mut self) {
+        for field in ["chart", "sources", "renderers", "patches", "pin"] {
+            self.service_spec[field] = Value::Null;
+        }
     }
 
     /// Checks for a dry run whether the repository can be read. The hub only asks a repository with a GitRepository, and
