@@ -125,29 +125,14 @@ async fn put(
             return Err(Failure::usage(format!("{} holds no keys", file.display()))
                 .evidence("a backup holds them if it was made --with-keys or with --context"));
         };
-        let seal_key = staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?;
-        let fits = fsck::check_key(&hub.location, seal_key.bytes()).await;
-        fits.map_err(|error| opening("restore the keys", &error))?;
-        return take_place(staged);
+        return restore_keys(hub, staged).await;
     }
 
     let seal_key = match &staged {
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
         None => hub.seal_key().await?,
     };
-    let mut earlier: Vec<[u8; 32]> = args
-        .seal_key
-        .as_deref()
-        .map(read_seal_key_file)
-        .transpose()?
-        .into_iter()
-        .collect();
-    earlier.extend(
-        staged
-            .iter()
-            .flat_map(StagedKeys::seal_keys_of_backup)
-            .map(|key| *key.bytes()),
-    );
+    let earlier = list_earlier_keys(args.seal_key.as_deref(), staged.as_ref())?;
     let allow = Allow {
         replace: args.force,
         damage: args.accept_damage,
@@ -170,6 +155,26 @@ async fn put(
         restored.epoch
     ));
     Ok(())
+}
+
+/// Restores the keys alone, if they open the Secrets of the existing database.
+async fn restore_keys(hub: &LocalHub, staged: StagedKeys) -> Result<()> {
+    let seal_key = staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?;
+    let fits = fsck::check_key(&hub.location, seal_key.bytes()).await;
+    fits.map_err(|error| opening("restore the keys", &error))?;
+    take_place(staged)
+}
+
+/// Seal keys that the backup's Secrets may be sealed with, besides the hub's current one.
+fn list_earlier_keys(given: Option<&Path>, staged: Option<&StagedKeys>) -> Result<Vec<[u8; 32]>> {
+    let mut earlier: Vec<[u8; 32]> = given.map(read_seal_key_file).transpose()?.into_iter().collect();
+    earlier.extend(
+        staged
+            .into_iter()
+            .flat_map(StagedKeys::seal_keys_of_backup)
+            .map(|key| *key.bytes()),
+    );
+    Ok(earlier)
 }
 
 fn read_seal_key_file(path: &Path) -> Result<[u8; 32]> {
