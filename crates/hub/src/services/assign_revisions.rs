@@ -98,7 +98,7 @@ async fn assign(
     let follow_up = FollowUp::plan(&observed, &outcome);
     let (row, next, making) = to_save(observed, outcome)?;
     let Some(is_rewired) = save_row(replica, row, next, making, stated, begun).await? else {
-        replica.queues.services.add(name.clone());
+        replica.decide_again(name);
         return Ok(Next::OnChange);
     };
 
@@ -119,7 +119,7 @@ async fn load_service(replica: &Replica, name: &Name) -> Result<Option<(Resource
     if replica.memory.seen.note(&resource.object["metadata"]) > News::Nothing {
         // The write that brought this news has marked the cluster. `route_changes` will find nothing new in its
         // event, so wake `compute_desired` here.
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
     }
     Ok(Some((resource, service)))
 }
@@ -219,6 +219,6 @@ async fn forget_old_rows(replica: &Replica, name: &Name, current: Option<&str>) 
     });
     dependencies::wake(replica, &name.namespace, forget.await?);
     dependencies::wake_dependents(replica, name).await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     Ok(())
 }

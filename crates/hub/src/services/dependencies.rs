@@ -329,7 +329,6 @@ pub async fn wake_dependents(replica: &Replica, name: &Name) -> Result<(), Store
 }
 
 pub fn wake(replica: &Replica, namespace: &str, names: impl IntoIterator<Item = String>) {
-    for name in names.into_iter().filter(|name| set_of_key(name).is_none()) {
-        replica.queues.services.add(Name::new(namespace, &name));
-    }
+    let services = names.into_iter().filter(|name| set_of_key(name).is_none());
+    replica.wake_after_dependency(services.map(|name| Name::new(namespace, &name)));
 }

@@ -78,9 +78,7 @@ pub fn want(replica: &Arc<Replica>, wanted: Wanted<'_>, service: Option<&Name>) 
             }
         };
         if let Some(Fetch::Running(waiting)) = before {
-            waiting
-                .into_iter()
-                .for_each(|service| replica.queues.services.add(service));
+            replica.wake_after_large_files(waiting);
         }
     });
 

@@ -371,8 +371,7 @@ async fn resolve_candidate(
                     .await
                     .map_err(|error| failed(error.into()))?;
             }
-            replica.memory.checks.hurry(&source_uid);
-            replica.queues.sources.add(source);
+            replica.fetch_now(&source_uid, source);
             Err(failed(error))
         }
     }

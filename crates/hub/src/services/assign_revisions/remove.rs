@@ -85,7 +85,7 @@ pub async fn remove_service(
         ..Making::default()
     };
     save_row(replica, Some(row), next, making, stated, SystemTime::now()).await?;
-    replica.queues.summaries.add(name.clone());
+    replica.wake_after_decision(name);
     // After this wait the agent counts as silent, unless it polls before.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
     Ok(sooner(Next::OnChange, wait))
@@ -223,8 +223,8 @@ async fn finish_removal(
         .into_iter()
         .for_each(|posting| posting.wake(&replica.notifications));
     dependencies::wake_dependents(replica, name).await?;
-    replica.signals.dirty.notify_one();
-    replica.signals.collect.notify_one();
+    replica.wake_after_mark();
+    replica.wake_after_release();
     tracing::info!(service = %name, "removed");
     Ok(Next::OnChange)
 }
