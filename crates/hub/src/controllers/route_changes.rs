@@ -17,7 +17,7 @@ use farwater_api::{
     SourceKind, managed_namespace::maker_name,
 };
 use farwater_fleet::{
-    assignment::{Decided, Trouble, Why},
+    assignment::{Trouble, Why},
     duration::POLL_INTERVAL,
 };
 use farwater_sources::UrlPrefix;
@@ -43,7 +43,7 @@ use crate::{
     receivers::serve_receivers,
     replica::Replica,
     resources::{self, Name, SourceName, Stored as _},
-    services::select_health_rules,
+    services::{rows::TypedRow as _, select_health_rules},
     sources::{self, access::may_use},
 };
 use cluster_rows::ClusterRows;
@@ -448,7 +448,7 @@ fn waits_for_source(row: &Assignment) -> bool {
     if row.source_uid.is_empty() {
         return true;
     }
-    let Ok(decided) = serde_json::from_str::<Decided>(&row.why) else {
+    let Ok(decided) = row.read_decided() else {
         return false;
     };
     let is_lacking = matches!(

@@ -17,7 +17,7 @@ use std::{
 };
 
 use farwater_api::{AGENT_FINALIZER, ServiceDeployment};
-use farwater_fleet::assignment::{Candidate, Why};
+use farwater_fleet::assignment::Why;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
@@ -27,7 +27,7 @@ use farwater_store::{
 };
 use jiff::Timestamp;
 
-use super::{candidates, dependencies, read_json};
+use super::{candidates, dependencies, rows::TypedRow as _};
 use crate::{
     guards::approvals::{self, APPROVAL, OVERRIDE},
     memory::seen::News,
@@ -162,11 +162,7 @@ fn to_save(observed: Observed, outcome: Outcome) -> Result<(Option<Assignment>, 
 
     // Keep the sources of the assigned version too, even if the candidate needs others: its bundle may have to be
     // rebuilt.
-    let assigned: Option<Candidate> = next
-        .assigned
-        .as_deref()
-        .map(|text| read_json(&next.service_uid, text))
-        .transpose()?;
+    let assigned = next.read_assigned()?;
     let mut wants = resolved.wants;
     wants.extend(assigned.iter().flat_map(candidates::wants_of));
 

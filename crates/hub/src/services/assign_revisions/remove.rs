@@ -19,7 +19,6 @@ use farwater_store::{
 
 use super::{
     LONGEST_REST,
-    decide::{read_turn, write_json},
     save::{Making, save_row},
     sooner,
     stated::Stated,
@@ -35,7 +34,10 @@ use crate::{
     replica::Replica,
     resources::{self, Name, Stored as _},
     services::{
-        ClusterFacts, ServiceFacts, SourceUrls, dependencies, load_grants_for, orphans, parameters::Given, secrets,
+        ClusterFacts, ServiceFacts, SourceUrls, dependencies, load_grants_for, orphans,
+        parameters::Given,
+        rows::{TypedRow as _, write_json},
+        secrets,
         summarize_reports::is_removed,
     },
 };
@@ -158,7 +160,7 @@ fn removal_row(row: &Assignment, resource: &Resource, facts: &ServiceFacts) -> R
         why,
         suspended: Some(facts.suspended),
         sourceless: false,
-        turn: read_turn(row)?,
+        turn: row.read_decided()?.turn,
         held: None,
     };
     Ok(Assignment {
