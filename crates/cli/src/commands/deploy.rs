@@ -136,7 +136,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     }
     if args.dry_run {
         let code = plan.check_source(&session).await?;
-        // What can't be deployed has no result.
+        // A service that can't be deployed has no result.
         if code == exit::YES {
             for ((plural, document), outcome) in documents.into_iter().zip(outcomes) {
                 tell(plural, document, outcome, " (dry run)")?;
