@@ -904,6 +904,15 @@ async fn a_tenant_sees_its_clusters_in_all_forms_and_a_refused_deployment_leaves
         assert!(!shown.contains("team: x"), "{arguments:?} shows labels: {shown}");
     }
 
+    // An administrator may read the Cluster itself, so a namespace without one has none.
+    for arguments in [
+        &["get", "cluster/granted", "-n", "team-x", "-o", "name"][..],
+        &["wait", "cluster/granted", "-n", "team-x", "--timeout", "1s"],
+    ] {
+        let ran = run(arguments).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (4, ""), "{arguments:?}: {}", ran.stderr);
+    }
+
     // The hub knows the address of the source only once it is created.
     let url = "http://127.0.0.1:9/web.git";
     let ran = ann(&["deploy", url, "--cluster", "granted", "--name", "web"]).await;

@@ -133,7 +133,7 @@ fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
 
     record.retry(failed);
     assert_eq!(ask(&hooks, &record, 0), Next::Start(vec![a]));
-    // What is left of the run before it gives way to another one.
+    // The remains of the earlier run are removed before another one.
     assert_eq!(
         (record.former.len(), record.id(a, HookPhase::PreSync) != failed),
         (1, true)
@@ -143,7 +143,7 @@ fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
     record = serde_json::from_str(&text).unwrap();
     record.retry(failed);
     assert!(matches!(ask(&hooks, &record, 0), Next::Failed(_)), "one word, one run");
-    // Whoever says it again names the newest run.
+    // A repeated request names the newest run.
     record.retry(record.id(a, HookPhase::PreSync));
     assert_eq!(ask(&hooks, &record, 0), Next::Start(vec![a]));
 

@@ -1,9 +1,13 @@
 //! The message of an attempt that could not apply everything. The agent writes it, and `why` reads the part about files.
 
+use crate::conditions::cut;
+
 /// Begins the part about files.
 pub const UNREADABLE: &str = "the source can't be read completely";
 /// Files that a message names: each has to be corrected, and a message has 1,024 characters.
 const NAMED: usize = 3;
+/// Bytes of the message about each file if there are several, so that there is room for the objects.
+const MAX_NAMED: usize = 200;
 
 /// The parts of the message. `errors`: the files that can't be read. `unapplied`: the objects that were not applied, with
 /// reasons, of `stated` objects in total. Empty: everything was applied.
@@ -12,7 +16,11 @@ pub fn describe_incomplete(errors: &[String], unapplied: &[String], stated: usiz
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let named = errors[..errors.len().min(NAMED)].join("; ");
+    let named: Vec<String> = match errors {
+        [one] => vec![cut(one, NAMED * MAX_NAMED)],
+        several => several.iter().take(NAMED).map(|error| cut(error, MAX_NAMED)).collect(),
+    };
+    let named = named.join("; ");
     let files = (!errors.is_empty()).then(|| format!("{UNREADABLE}: {named}{more}"));
     let objects = unapplied
         .first()
@@ -64,5 +72,9 @@ mod tests {
         );
         let many = "the source can't be read completely: a; b; c (and 2 more)";
         check(&["a", "b", "c", "d", "e"], &[], many, Some(many));
+
+        let long = vec!["x".repeat(900); 3];
+        let told = describe_incomplete(&long, &["Service web: forbidden".to_owned()], 4);
+        assert!(told[0].len() < 700 && told[1].ends_with("forbidden"), "{told:?}");
     }
 }

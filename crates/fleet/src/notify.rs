@@ -1,4 +1,4 @@
-//! Notifications: what is reported of rollouts and services, in which words, and which of it is worth a message.
+//! Notifications: the words for events of rollouts and services, and which of these events people are notified of.
 //!
 //! All messages about one thing are a *thread*. Only the newest message of a thread counts: it replaces the one that
 //! waits to be sent, so nothing accumulates while a provider can't be reached. Where messages can be edited, a thread

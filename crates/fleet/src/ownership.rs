@@ -1,4 +1,4 @@
-//! Who owns an object of a cluster.
+//! Ownership of an object of a cluster.
 //!
 //! The label makes watches cheap and proves nothing: Kubernetes copies labels (Service → EndpointSlice) and people
 //! copy manifests. The proof is an annotation that names its own object, so a copy of it proves nothing either.

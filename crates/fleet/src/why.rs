@@ -87,7 +87,7 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
 }
 
 fn judge(evidence: &Evidence<'_>) -> Finding {
-    // What keeps a newer version from the cluster is no cause of what is broken there.
+    // A hold of a newer version is not the cause of a failure of the version that runs.
     let held_up = || judge_source(evidence).or_else(|| judge_assignment(evidence));
     judge_deletion(evidence)
         .or_else(|| held_up().map(|finding| finding.besides(judge_running(evidence))))

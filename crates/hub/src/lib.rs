@@ -48,6 +48,7 @@ mod start;
 mod status;
 pub mod turns;
 mod unread;
+mod wakes;
 mod web;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
+use farwater_store::{Store, StoreError};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -120,35 +120,6 @@ impl Replica {
             notifications: Notifications::default(),
             receivers: Receivers::new(),
         })
-    }
-
-    /// Requeues a Cluster, because something about it has changed.
-    pub fn check_cluster(&self, uid: &str) {
-        if let Some(state) = self.memory.clusters.get(uid) {
-            state.settle(false);
-            state.wake();
-        }
-        self.queues.clusters.add(uid.to_owned());
-    }
-
-    pub async fn wake_after_join(&self, uid: &str) -> Result<(), StoreError> {
-        self.check_cluster(uid);
-        self.signals.agents.notify_one();
-        self.note_new_entries(uid).await
-    }
-
-    /// The entries of a marked cluster may change: wakes the computation of its state, and requeues the summaries of
-    /// its services, which compare reports with entries. That is also needed if the entries return to those that the
-    /// agent has reported on, because then it sends nothing.
-    pub async fn note_new_entries(&self, uid: &str) -> Result<(), StoreError> {
-        self.signals.dirty.notify_one();
-        for row in assignments_of_cluster(&mut *self.store.tables().await?, uid).await? {
-            self.queues.summaries.add(Name {
-                namespace: row.namespace,
-                name: row.name,
-            });
-        }
-        Ok(())
     }
 
     /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read. They are kept outside the

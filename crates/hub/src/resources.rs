@@ -11,7 +11,8 @@ use farwater_api::{
     Receiver, ServiceContext, ServiceDeployment, ServiceSet, SourceKind, service_sources::SourceReference,
 };
 use farwater_store::{
-    Change, Key, Kind, ListQuery, Resource, Store, StoreError, Tx, Write, WriteError, delivery::LinkedSource,
+    Change, Key, Kind, ListQuery, Resource, Store, StoreError, Tx, Write, WriteError,
+    delivery::{Assignment, LinkedSource},
 };
 use jiff::Timestamp;
 use kube_core::Resource as _;
@@ -32,6 +33,21 @@ impl Name {
         Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+        }
+    }
+}
+
+impl From<(String, String)> for Name {
+    fn from((namespace, name): (String, String)) -> Self {
+        Self { namespace, name }
+    }
+}
+
+impl From<Assignment> for Name {
+    fn from(row: Assignment) -> Self {
+        Self {
+            namespace: row.namespace,
+            name: row.name,
         }
     }
 }

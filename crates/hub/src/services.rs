@@ -11,6 +11,7 @@ pub mod measure_impact;
 pub mod orphans;
 pub mod parameters;
 pub mod refresh_secrets;
+pub mod rows;
 pub mod secrets;
 pub mod select_health_rules;
 pub mod summarize_reports;
@@ -30,9 +31,7 @@ use farwater_api::{
     service_sources::{SourceReference, StatedSource},
 };
 use farwater_fleet::{
-    assignment::{
-        Candidate, Decided, EntryInputs, Part, Trouble, Why, describe_suspension, is_suspended, resolve_action,
-    },
+    assignment::{Candidate, EntryInputs, Part, Trouble, Why, describe_suspension, is_suspended, resolve_action},
     origin::Origin,
     placement::{self, NamedGrant},
 };
@@ -41,9 +40,9 @@ use farwater_store::{
     delivery::{Agent, Assignment, MemberRollout, Released, ServiceOrigin, load_agent},
 };
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use self::rows::TypedRow as _;
 use super::sources;
 use crate::{
     replica::Replica,
@@ -157,13 +156,7 @@ pub struct MemberFacts {
 impl ServiceFacts {
     /// `service`: the service of the row.
     pub fn new(service: ServiceDeployment, row: &Assignment, mut source_urls: Vec<String>) -> Result<Self, StoreError> {
-        let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
-            text.as_deref()
-                .map(|text| read_json(&row.service_uid, text))
-                .transpose()
-        };
-        let assigned = candidate(&row.assigned)?;
-        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        let (assigned, decided) = (row.read_assigned()?, row.read_decided()?);
         // A decision about this spec counts until the next one, even if a suspension has ended by the clock, because a
         // new decision marks the cluster.
         let known = decided
@@ -190,7 +183,7 @@ impl ServiceFacts {
             uid: row.service_uid.clone(),
             name: Name::new(&row.namespace, &row.name),
             service,
-            candidate: candidate(&row.candidate)?,
+            candidate: row.read_candidate()?,
             why: decided.why,
             held: decided.held,
             turn: decided.turn,
@@ -224,7 +217,7 @@ impl ServiceFacts {
         self.unasked = known.unasked;
         self.origin = match known.origin.as_str() {
             "" => None,
-            text => Some(read_json(&self.uid, text)?),
+            text => Some(rows::read_json(&self.uid, text)?),
         };
         Ok(self)
     }
@@ -369,13 +362,6 @@ pub fn released_entry(row: &Released, cluster_suspended: bool) -> Entry {
         },
     };
     Entry { service, action }
-}
-
-pub fn read_json<T: DeserializeOwned>(service_uid: &str, text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|error| StoreError::Row {
-        what: format!("assignment of service {service_uid}"),
-        problem: error.to_string(),
-    })
 }
 
 /// Addresses of sources, read once per batch: many services share one source.

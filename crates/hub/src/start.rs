@@ -275,7 +275,7 @@ async fn open_store(config: &Config, data: &DataDir, identity: &Identity) -> Res
         .is_some_and(|next| store.is_sealed_with(next.bytes()))
     {
         finish_seal_key(identity.directory())?;
-        tracing::info!("the hub goes by the new seal key");
+        tracing::info!("the exchange of the seal key is finished");
     }
     data.remember_database(store.location())?;
     identity.note_successions(&store).await?;

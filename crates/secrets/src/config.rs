@@ -251,7 +251,7 @@ mod tests {
         check("backends: [{name: a}]", "it has 0 kinds");
         check(
             "backends: [{name: a, files: {folder: /x}, environment: {variables: {}}}]",
-            "it is of 2 kinds",
+            "it has 2 kinds",
         );
         check("backends: [{name: hub, files: {folder: /x}}]", "a backend of every hub");
         check(

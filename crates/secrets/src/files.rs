@@ -199,9 +199,9 @@ mod tests {
             );
             assert!(!error.to_string().contains("hunter2"));
         };
-        check("../x", "no path below");
-        check("/etc/passwd", "no path below");
-        check("", "no path below");
+        check("../x", "not a path below");
+        check("/etc/passwd", "not a path below");
+        check("", "not a path below");
         check("way-out", "leads out");
         check("way-out/secret", "leads out");
         check("web", "leads out");

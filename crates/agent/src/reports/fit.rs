@@ -6,7 +6,7 @@ use farwater_api::{
     objects::{Health, ObjectReport, ServiceReport, SyncState},
     protocol::{MAX_REPORTED_OBJECTS, MAX_STATUS_BYTES},
 };
-use farwater_fleet::conditions::cut;
+use farwater_fleet::{conditions::cut, words::counted};
 
 use crate::messages::MAX_MESSAGE;
 
@@ -58,8 +58,8 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
 /// The report without objects, for a hub that refuses them.
 pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
     let note = format!(
-        "the hub refused the report of its {} objects; the agent's log says why",
-        report.objects.len()
+        "the hub refused the report of its {}; the agent's log says why",
+        counted(report.objects.len(), "object")
     );
     report.objects.clear();
     drop_outputs(&mut report);

@@ -12,6 +12,7 @@ use farwater_fleet::{
     ownership::service_label,
     plan::{Keep, ObjectKey, Plan, Refusal, Resolved, SkipReason, Wait},
     transfer::{Holdings, Transfers, may_transfer},
+    words::counted,
 };
 use tokio::sync::Notify;
 
@@ -93,7 +94,9 @@ impl Leaving {
         let holding = others
             .iter()
             .find(|(_, held)| !held.is_leaving && held.within(holder) > 0);
-        holding.map(|(name, held)| Keep::HoldsStated(format!("{} objects of service {name}", held.within(holder))))
+        holding.map(|(name, held)| {
+            Keep::HoldsStated(format!("{} of service {name}", counted(held.within(holder), "object")))
+        })
     }
 
     pub(super) fn others(&self, uid: &str) -> Vec<(String, Arc<Holdings>)> {

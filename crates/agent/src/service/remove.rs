@@ -10,6 +10,7 @@ use farwater_fleet::{
     ownership::proven_owner,
     plan::{GroupVersionKind, Keep, Live, ObjectKey, Plan, plan_removal},
     prune::{Purpose, Verdict},
+    words::counted,
 };
 use serde_json::json;
 
@@ -76,7 +77,11 @@ impl ServiceTask {
         let left = self.stored.inventory.entries.len();
         let failed = self.observed.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
-        self.set_outcome(digest, outcome, format!("{left} objects are still to go"));
+        self.set_outcome(
+            digest,
+            outcome,
+            format!("{} still to be deleted", counted(left, "object")),
+        );
         Ended::Settled { retry: true }
     }
 
@@ -173,7 +178,7 @@ impl ServiceTask {
         let saved = self.save_inventory().await;
         let left = self.stored.inventory.entries.len();
         let message = match saved {
-            Ok(()) => format!("{left} objects could not be released yet"),
+            Ok(()) => format!("{} could not be released yet", counted(left, "object")),
             Err(error) => error.0,
         };
         self.set_outcome(digest, Outcome::Failed, message);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_fleet::{conditions::holding, takeover};
 use farwater_sources::{Address, AddressError};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     program::Program,
     scope::{is_label, is_name},
     terminal::{print, say},
+    text,
 };
 use objects::{Made, Mode, Outcome, apply, tell};
 use withdraw::withdraw;
@@ -136,7 +138,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     }
     if args.dry_run {
         let code = plan.check_source(&session).await?;
-        // What can't be deployed has no result.
+        // A service that can't be deployed has no result.
         if code == exit::YES {
             for ((plural, document), outcome) in documents.into_iter().zip(outcomes) {
                 tell(plural, document, outcome, " (dry run)")?;
@@ -147,7 +149,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
 
     let mut made = Vec::new();
     if let Err(failure) = write(&session, documents, &mut made).await {
-        withdraw(&session, &plan, &made).await;
+        withdraw(&session, &made).await;
         return Err(failure);
     }
     if args.wait {
@@ -198,11 +200,30 @@ async fn wait_or_withdraw(session: &Session, plan: &Plan, made: &[Made], timeout
         newest: true,
     };
     let code = wait::until(session, &wanted, Goal::Healthy, timeout).await?;
-    if code != exit::YES && !made.is_empty() && is_hopeless(session, plan).await? {
-        say("nothing of it can be deployed; what this command created is deleted:");
-        withdraw(session, plan, made).await;
+    if code == exit::YES || made.is_empty() {
+        return Ok(code);
     }
-    Ok(code)
+    // At the time limit, a failure may have begun just now; a moment later the source may answer.
+    let lasts = if code == exit::TIMEOUT {
+        wait::GRACE
+    } else {
+        Duration::ZERO
+    };
+    match is_hopeless(session, plan, lasts).await {
+        Ok(false) => Ok(code),
+        Ok(true) => {
+            say("nothing of it can be deployed; what this command created is deleted:");
+            withdraw(session, made).await;
+            Ok(exit::NO)
+        }
+        Err(failure) => {
+            say(&format!(
+                "what this command created stays: {}",
+                text::plain(&failure.cause)
+            ));
+            Ok(code)
+        }
+    }
 }
 
 fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
@@ -332,8 +353,9 @@ impl Plan {
 const REFUSALS: [&str; 2] = ["BundleFailed", "NotGranted"];
 
 /// Whether nothing was ever assigned to the service because its source is unreadable, lacks the folder or is not granted.
-/// A service that waits for a window, an approval, a dependency or a silent server is not hopeless.
-async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
+/// A service that waits for a window, an approval, a dependency or a silent server is not hopeless. `lasts`: time for which
+/// the failure must have lasted.
+async fn is_hopeless(session: &Session, plan: &Plan, lasts: Duration) -> Result<bool> {
     let service: ServiceDeployment = session.get(&plan.tenant, &plan.service_name).await?;
     let status = service.status.unwrap_or_default();
     if status.assigned_revision.is_some() || status.held_revision.is_some() {
@@ -341,9 +363,12 @@ async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
     }
     let source: GitRepository = session.get(&plan.tenant, &plan.source_name).await?;
     let of_source = source.status.map(|status| status.conditions).unwrap_or_default();
-    let stalled = holding(&status.conditions, "Stalled");
-    Ok(holding(&of_source, "Stalled").is_some()
-        || stalled.is_some_and(|stalled| REFUSALS.contains(&stalled.reason.as_str())))
+    let stalled = holding(&status.conditions, "Stalled").filter(|one| REFUSALS.contains(&one.reason.as_str()));
+    let since = holding(&of_source, "Stalled")
+        .or(stalled)
+        .map(|one| one.last_transition_time.0);
+    let lasted = |since| Duration::try_from(Timestamp::now().duration_since(since)).is_ok_and(|lasted| lasted >= lasts);
+    Ok(since.is_some_and(lasted))
 }
 
 #[cfg(test)]

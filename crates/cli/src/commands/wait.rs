@@ -64,7 +64,7 @@ impl Goal {
 
 /// An object must have been stuck for this long. A source that was just made and an agent that tries again are stuck
 /// for a moment only.
-const GRACE: Duration = Duration::from_secs(10);
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// The services of one namespace to wait for. No names: all that exist at the start.
 pub struct Wanted {

@@ -252,7 +252,8 @@ pub async fn see_cluster(session: &Session, service: &ServiceDeployment) -> Resu
     let own = service.namespace().unwrap_or_default();
     let namespace = reference.namespace.as_deref().unwrap_or(&own);
     let read = find_cluster(session, service).await;
-    granted::or_granted(session, read, (namespace, &reference.name)).await
+    let tenants = [own.as_str(), namespace, &session.namespace];
+    granted::or_granted(session, read, &tenants, (namespace, &reference.name)).await
 }
 
 fn lookup<T>(result: Result<T>) -> Result<Lookup<T>> {

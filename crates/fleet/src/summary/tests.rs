@@ -374,10 +374,10 @@ fn a_removal_that_waits_for_a_silent_agent_names_the_way_out() {
         format!("{waits}; {exit}")
     );
     let mut left = report(Outcome::Applying, Vec::new());
-    left.message = "3 objects are still to go".to_owned();
+    left.message = "3 objects still to be deleted".to_owned();
     assert_eq!(
         said(case(DeletionPolicy::Delete, true, Some(left))),
-        format!("3 objects are still to go; {exit}")
+        format!("3 objects still to be deleted; {exit}")
     );
 }
 

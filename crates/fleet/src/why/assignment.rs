@@ -147,8 +147,9 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
         "ParametersNotReady" => Finding::broken(Link::Parameters, told).next(parameters()),
         "DependencyNotReady" => Finding::progressing(Link::Dependencies, told).next(of_dependency(service)),
         "DependencyCycle" => Finding::broken(Link::Dependencies, told).next(edit()),
-        "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}"))
-            .next(NextStep::Farwater("get clustergrants -o wide".to_owned())),
+        "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}")).next(
+            NextStep::Farwater("get clustergrants -o yaml # an administrator can change them".to_owned()),
+        ),
         "Held" => {
             let finding = Finding::broken(Link::Placement, format!("the service is {told}"));
             let by = service.status.as_ref().and_then(|status| status.suspended_by.as_ref());

@@ -3,8 +3,7 @@
 use axum::response::Response;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::renderer::{BUNDLE_KIND, BundleAnswer, LocalFiles, MAX_SHOWN_BUNDLE};
-use farwater_fleet::assignment::Candidate;
-use farwater_store::delivery::load_assignment;
+use farwater_store::delivery::{Assignment, load_assignment};
 use serde_json::json;
 
 use super::{
@@ -12,7 +11,7 @@ use super::{
     computed::our_api_version,
     respond,
 };
-use crate::{errors::chain, kinds::status::ApiError, services::read_json, sources::git};
+use crate::{errors::chain, kinds::status::ApiError, services::rows::TypedRow as _, sources::git};
 
 /// Answers with the bundle that is assigned to a service.
 pub async fn show(call: &Call) -> Result<Response, ApiError> {
@@ -22,11 +21,9 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
         let mut tables = replica.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
-    let assigned = row
-        .and_then(|row| row.assigned)
-        .map(|text| read_json::<Candidate>(&service.uid, &text));
+    let assigned = row.as_ref().map(Assignment::read_assigned).transpose();
     let problem = |problem: &str| ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, problem);
-    let Some(assigned) = assigned.transpose().map_err(store_failed)? else {
+    let Some(assigned) = assigned.map_err(store_failed)?.flatten() else {
         return Err(problem(
             "no revision is assigned to the service yet; why says what it lacks",
         ));

@@ -10,10 +10,7 @@ use farwater_api::{
     ServiceDeployment,
     parameters::{Origin, PARAMETERS_KIND, ParameterValue, ParametersAnswer},
 };
-use farwater_fleet::{
-    assignment::Candidate,
-    parameters::{Resolution, value_name},
-};
+use farwater_fleet::parameters::{Resolution, value_name};
 use farwater_store::delivery::{Assignment, load_assignment};
 use serde_json::json;
 
@@ -29,7 +26,7 @@ use crate::{
     services::{
         ClusterFacts,
         parameters::{InputCache, load},
-        read_json,
+        rows::TypedRow as _,
     },
 };
 
@@ -56,11 +53,8 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             .await
             .map_err(store_failed)?;
             let mut answer = tell(call, &cluster, loaded.0).await?;
-            let assigned = row.as_ref().and_then(|row| row.assigned.as_deref());
-            let assigned = assigned
-                .map(|text| read_json::<Candidate>(&service.uid, text))
-                .transpose();
-            if let Some(assigned) = assigned.map_err(store_failed)? {
+            let assigned = row.as_ref().map(Assignment::read_assigned).transpose();
+            if let Some(assigned) = assigned.map_err(store_failed)?.flatten() {
                 tell_promoted(&mut answer, &typed.spec.source_ref.name, &assigned.configuration);
             }
             answer

@@ -259,7 +259,7 @@ async fn carry_out(
         })
     });
     written.await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     // Their status shows the new settings.
     changed.iter().for_each(|uid| replica.check_cluster(uid));
     Ok(())

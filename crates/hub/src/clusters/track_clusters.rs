@@ -425,7 +425,7 @@ async fn confirm_restored(replica: &Replica, cluster: &Cluster, agent: &mut Agen
         })
     });
     confirm.await?;
-    replica.note_new_entries(&agent.cluster_uid).await
+    replica.wake_after_new_entries(&agent.cluster_uid).await
 }
 
 /// Requests new keys from the agent, once per value of the annotation.
@@ -462,12 +462,7 @@ async fn forget_cluster(replica: &Replica, uid: String) -> Result<Next, StoreErr
         .store
         .transact(move |tx| Box::pin(async move { delete_cluster(tx, &uid).await }))
         .await?;
-    for row in rows {
-        replica.queues.services.add(Name {
-            namespace: row.namespace,
-            name: row.name,
-        });
-    }
+    replica.wake_after_departure(rows.into_iter().map(Name::from));
     Ok(Next::OnChange)
 }
 

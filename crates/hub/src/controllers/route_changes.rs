@@ -1,7 +1,7 @@
 //! route_changes: what was written → the work queues.
 //!
 //! Maps each kind to the controllers that depend on it. Keys are queued, never objects: a controller reads the object
-//! again. Changes of rows have no events, so controllers requeue one another for those.
+//! again. Changes of rows have no events; `wakes` maps those.
 
 mod cluster_rows;
 
@@ -17,7 +17,7 @@ use farwater_api::{
     SourceKind, managed_namespace::maker_name,
 };
 use farwater_fleet::{
-    assignment::{Decided, Trouble, Why},
+    assignment::{Trouble, Why},
     duration::POLL_INTERVAL,
 };
 use farwater_sources::UrlPrefix;
@@ -43,7 +43,7 @@ use crate::{
     receivers::serve_receivers,
     replica::Replica,
     resources::{self, Name, SourceName, Stored as _},
-    services::select_health_rules,
+    services::{rows::TypedRow as _, select_health_rules},
     sources::{self, access::may_use},
 };
 use cluster_rows::ClusterRows;
@@ -144,8 +144,8 @@ async fn queue_services(replica: &Replica) -> Result<(), StoreError> {
     resources::each_name::<ServiceDeployment>(store, |name| replica.queues.services.add(name)).await?;
     // Also the rows of services that were deleted while no hub was running. No other rows: a service that was
     // reconciled since it was queued would be reconciled again.
-    for (namespace, name) in services_gone(&mut *store.tables().await?, &ServiceDeployment::kind()).await? {
-        replica.queues.services.add(Name { namespace, name });
+    for service in services_gone(&mut *store.tables().await?, &ServiceDeployment::kind()).await? {
+        replica.queues.services.add(service.into());
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
 }
@@ -308,8 +308,8 @@ async fn route_service(replica: &Replica, name: Name, event: &WatchEvent) -> Res
 }
 
 async fn route_grant(replica: &Replica) -> Result<(), StoreError> {
-    for (namespace, name) in services_under_grants(&mut *replica.store.tables().await?).await? {
-        replica.queues.services.add(Name { namespace, name });
+    for service in services_under_grants(&mut *replica.store.tables().await?).await? {
+        replica.queues.services.add(service.into());
     }
     replica.memory.sets.note_grants();
     replica.signals.dirty.notify_one();
@@ -416,8 +416,8 @@ async fn route_secret(replica: &Replica, secret: &Name, object: &Value) -> Resul
     let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
 
     let services = services_of_secret(&mut *replica.store.tables().await?, &secret.namespace, &secret.name).await?;
-    for (namespace, name) in services {
-        replica.queues.summaries.add(Name { namespace, name });
+    for service in services {
+        replica.queues.summaries.add(service.into());
     }
     replica.signals.dirty.notify_one();
 
@@ -430,11 +430,8 @@ async fn route_secret(replica: &Replica, secret: &Name, object: &Value) -> Resul
     .await?;
 
     for (kind, user) in users {
-        replica.memory.checks.hurry(&user.uid);
-        replica.queues.sources.add(SourceName::Resource(
-            kind,
-            Name::new(&user.key.namespace, &user.key.name),
-        ));
+        let name = Name::new(&user.key.namespace, &user.key.name);
+        replica.fetch_now(&user.uid, SourceName::Resource(kind, name));
     }
 
     replica
@@ -451,7 +448,7 @@ fn waits_for_source(row: &Assignment) -> bool {
     if row.source_uid.is_empty() {
         return true;
     }
-    let Ok(decided) = serde_json::from_str::<Decided>(&row.why) else {
+    let Ok(decided) = row.read_decided() else {
         return false;
     };
     let is_lacking = matches!(
@@ -477,10 +474,7 @@ async fn route_source(replica: &Replica, source: SourceName, event: &WatchEvent,
         }
     }
     for row in affected {
-        replica.queues.services.add(Name {
-            namespace: row.namespace,
-            name: row.name,
-        });
+        replica.queues.services.add(row.into());
     }
     if event.operation == Operation::Deleted {
         replica.memory.checks.forget(uid);
@@ -519,10 +513,7 @@ async fn route_cluster(replica: &Replica, event: &WatchEvent) -> Result<(), Stor
 
     affected.extend(assignments_of_cluster(&mut *replica.store.tables().await?, &uid).await?);
     for row in affected {
-        replica.queues.services.add(Name {
-            namespace: row.namespace,
-            name: row.name,
-        });
+        replica.queues.services.add(row.into());
     }
     replica.check_cluster(&uid);
     replica.signals.dirty.notify_one();

@@ -64,7 +64,7 @@ pub async fn get_parameters(
             .store
             .transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await }))
             .await?;
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
         return Err(not_desired());
     }
 

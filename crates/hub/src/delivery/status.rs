@@ -80,17 +80,15 @@ pub async fn post_status(
     let saved = save_services(&replica, &cluster, report).await?;
 
     replica.memory.counters.reported.inc_by(saved.services.len() as u64);
-    for name in saved.services {
-        replica.queues.summaries.add(name);
-    }
+    replica.wake_after_report(saved.services);
     if saved.versions_changed || saved.agent_changed {
         replica.check_cluster(&cluster.uid);
     }
     if saved.agent_changed {
-        replica.signals.agents.notify_one();
+        replica.wake_after_agent_report();
     }
     if saved.let_go {
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
     }
 
     Ok(Json(StatusAnswer { sequence }))
@@ -370,7 +368,7 @@ async fn raise_epoch(replica: &Replica, cluster: &ClusterState, epoch: u64) -> R
     replica.memory.clusters.change(&cluster.uid, |state| state.etag = None);
     replica.check_cluster(&cluster.uid);
     ask_sources(replica, &cluster.uid).await?;
-    Ok(replica.note_new_entries(&cluster.uid).await?)
+    Ok(replica.wake_after_new_entries(&cluster.uid).await?)
 }
 
 /// Fetches the sources of a cluster's services at once, because the database's revisions are old.
@@ -384,16 +382,15 @@ async fn ask_sources(replica: &Replica, cluster_uid: &str) -> Result<(), StoreEr
     }
     sources::each(&replica.store, None, |kind, resource| {
         if uids.contains(&resource.uid) {
-            replica.memory.checks.hurry(&resource.uid);
             let name = Name::new(&resource.key.namespace, &resource.key.name);
-            replica.queues.sources.add(SourceName::Resource(kind, name));
+            replica.fetch_now(&resource.uid, SourceName::Resource(kind, name));
         }
     })
     .await?;
     for source in linked_sources(&mut *replica.store.tables().await?).await? {
         if uids.contains(&source.source_uid) {
-            replica.memory.checks.hurry(&source.source_uid);
-            replica.queues.sources.add(source.into());
+            let uid = source.source_uid.clone();
+            replica.fetch_now(&uid, source.into());
         }
     }
     Ok(())

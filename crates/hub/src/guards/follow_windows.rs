@@ -232,7 +232,7 @@ pub async fn follow(replica: &Replica) -> Result<(), StoreError> {
         })
     });
     marked.await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     Ok(())
 }
 
@@ -360,9 +360,7 @@ async fn wake(replica: &Replica, edited: bool, turned: &[&str], now: Timestamp) 
             names
         }
     };
-    for (namespace, name) in names {
-        replica.queues.services.add(Name { namespace, name });
-    }
+    replica.wake_after_hold(names.into_iter().map(Name::from));
     replica.memory.sets.look_at_all();
     Ok(())
 }

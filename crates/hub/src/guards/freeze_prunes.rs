@@ -60,8 +60,8 @@ pub async fn follow(replica: &Replica, namespace: Option<&Value>) -> Result<(), 
         .store
         .transact(|tx| Box::pin(async move { mark_all(tx).await }))
         .await?;
-    replica.signals.dirty.notify_one();
-    resources::each_name::<ServiceDeployment>(&replica.store, |name| replica.queues.summaries.add(name)).await
+    replica.wake_after_mark();
+    resources::each_name::<ServiceDeployment>(&replica.store, |name| replica.wake_after_freeze(name)).await
 }
 
 /// State of a service whose agent has reported on its present entry.

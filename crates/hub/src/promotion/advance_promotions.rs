@@ -31,7 +31,7 @@ use crate::{
     notify::events::Told,
     queue::Next,
     replica::Replica,
-    resources::{self, Name, SourceName, Stored as _},
+    resources::{self, Name, Stored as _},
     sources::git,
 };
 
@@ -212,10 +212,7 @@ impl Examined {
                 {
                     replica.memory.checks.hurry(uid);
                 }
-                replica
-                    .queues
-                    .sources
-                    .add(SourceName::git(Name::new(&name.namespace, &stage.source_ref.name)));
+                replica.wake_after_promotion(Name::new(&name.namespace, &stage.source_ref.name));
             }
         }
     }

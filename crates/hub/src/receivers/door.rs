@@ -136,13 +136,13 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
         },
     );
     receiver.put([hint]);
-    replica.queues.inboxes.add_after(receiver.name.clone(), BURST);
+    replica.wake_after_delivery(&receiver.name, BURST);
     Ok(Taken::Acted)
 }
 
 fn note(replica: &Replica, receiver: &Live, said: Said) {
     let wait = receiver.log.note(said, Timestamp::now(), Instant::now());
-    replica.queues.receivers.add_after(receiver.name.clone(), wait);
+    replica.wake_after_receipt(&receiver.name, wait);
 }
 
 fn accept(taken: &Taken) -> Response {

@@ -88,8 +88,7 @@ async fn load_token(replica: &Replica, name: &Name, secret: &str) -> Result<Resu
 fn withdraw(replica: &Replica, before: Option<Arc<Live>>) {
     let Some(before) = before else { return };
     for (uid, source) in replica.memory.checks.announced.withdraw(&before.uid) {
-        replica.memory.checks.hurry(&uid);
-        replica.queues.sources.add(source);
+        replica.fetch_now(&uid, source);
     }
 }
 

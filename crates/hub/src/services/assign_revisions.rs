@@ -17,7 +17,7 @@ use std::{
 };
 
 use farwater_api::{AGENT_FINALIZER, ServiceDeployment};
-use farwater_fleet::assignment::{Candidate, Why};
+use farwater_fleet::assignment::Why;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
@@ -27,7 +27,7 @@ use farwater_store::{
 };
 use jiff::Timestamp;
 
-use super::{candidates, dependencies, read_json};
+use super::{candidates, dependencies, rows::TypedRow as _};
 use crate::{
     guards::approvals::{self, APPROVAL, OVERRIDE},
     memory::seen::News,
@@ -98,7 +98,7 @@ async fn assign(
     let follow_up = FollowUp::plan(&observed, &outcome);
     let (row, next, making) = to_save(observed, outcome)?;
     let Some(is_rewired) = save_row(replica, row, next, making, stated, begun).await? else {
-        replica.queues.services.add(name.clone());
+        replica.decide_again(name);
         return Ok(Next::OnChange);
     };
 
@@ -119,7 +119,7 @@ async fn load_service(replica: &Replica, name: &Name) -> Result<Option<(Resource
     if replica.memory.seen.note(&resource.object["metadata"]) > News::Nothing {
         // The write that brought this news has marked the cluster. `route_changes` will find nothing new in its
         // event, so wake `compute_desired` here.
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
     }
     Ok(Some((resource, service)))
 }
@@ -162,11 +162,7 @@ fn to_save(observed: Observed, outcome: Outcome) -> Result<(Option<Assignment>, 
 
     // Keep the sources of the assigned version too, even if the candidate needs others: its bundle may have to be
     // rebuilt.
-    let assigned: Option<Candidate> = next
-        .assigned
-        .as_deref()
-        .map(|text| read_json(&next.service_uid, text))
-        .transpose()?;
+    let assigned = next.read_assigned()?;
     let mut wants = resolved.wants;
     wants.extend(assigned.iter().flat_map(candidates::wants_of));
 
@@ -219,6 +215,6 @@ async fn forget_old_rows(replica: &Replica, name: &Name, current: Option<&str>) 
     });
     dependencies::wake(replica, &name.namespace, forget.await?);
     dependencies::wake_dependents(replica, name).await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     Ok(())
 }

@@ -13,10 +13,7 @@ use std::{
 };
 
 use farwater_api::{health_rule::HealthRules, protocol::Verbatim};
-use farwater_fleet::{
-    assignment::{Candidate, Why},
-    placement::NamedGrant,
-};
+use farwater_fleet::{assignment::Why, placement::NamedGrant};
 use farwater_store::{
     StoreError,
     delivery::{Assignment, ClusterRows, Desired, DirtyMark, load_cluster_rows, load_dirty, load_revision},
@@ -27,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ClusterFacts, load_grants,
     parameters::{Fresh, InputCache},
-    read_json, released_entry, select_health_rules,
+    released_entry,
+    rows::TypedRow as _,
+    select_health_rules,
 };
 use crate::{
     clusters::advance_agents, delivery::desired::Content, errors::chain, guards::follow_windows::Handing,
@@ -310,12 +309,8 @@ async fn is_halfway(replica: &Replica, rows: &[Assignment], touched: &HashSet<St
 fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> Result<bool, StoreError> {
     let (mut here, mut waits) = (false, false);
     for row in rows {
-        let why: Why = read_json(&row.service_uid, &row.why)?;
-        let candidate = row
-            .candidate
-            .as_deref()
-            .map(|text| read_json::<Candidate>(&row.service_uid, text));
-        match candidate.transpose()? {
+        let why = row.read_decided()?.why;
+        match row.read_candidate()? {
             Some(candidate) if candidate.revision == revision => here = true,
             _ => {
                 waits |= touched.contains(&row.service_uid)

@@ -9,7 +9,6 @@ use farwater_api::{
     service_deployment::{DeletionPolicy, DependencyReference},
 };
 use farwater_fleet::{
-    assignment::{Candidate, Decided},
     conditions::{find, holding},
     dependencies::{
         self, Dependency, SetDependency, find_cycle, judge_by_expression, resolve, resolve_of_set, set_key, set_of_key,
@@ -21,7 +20,7 @@ use farwater_store::{
     delivery::{Assignment, dependents_of, is_untouched, load_assignment, load_chart, load_revision, paths_of_service},
 };
 
-use super::{ServiceFacts, read_json};
+use super::{ServiceFacts, rows::TypedRow as _};
 use crate::{
     replica::Replica,
     resources::{self, Name, Stored as _},
@@ -155,9 +154,6 @@ pub async fn judge(replica: &Replica, name: &Name) -> Result<Option<String>, Sto
     let found = resources::load::<ServiceDeployment>(&replica.store, name).await?;
     let service = found.map(|(_, service)| service);
 
-    let read = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
-        text.as_deref().map(|text| read_json(&resource.uid, text)).transpose()
-    };
     let Some(row) = row else {
         return Ok(dependencies::judge(Dependency {
             name: &name.name,
@@ -166,8 +162,7 @@ pub async fn judge(replica: &Replica, name: &Name) -> Result<Option<String>, Sto
         }));
     };
 
-    let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
-    let why = read_json::<Decided>(&row.service_uid, &row.why)?.why;
+    let (candidate, assigned, why) = (row.read_candidate()?, row.read_assigned()?, row.read_decided()?.why);
     let decided = dependencies::Decided {
         generation: row.generation,
         candidate: candidate.as_ref(),
@@ -190,11 +185,7 @@ async fn find_newest(
     row: &Assignment,
     is_untouched: bool,
 ) -> Result<Option<String>, StoreError> {
-    let candidate: Option<Candidate> = row
-        .candidate
-        .as_deref()
-        .map(|text| read_json(&row.service_uid, text))
-        .transpose()?;
+    let candidate = row.read_candidate()?;
 
     // A pipeline may promote other texts with the same commit, and the revision's name does not show that.
     let served = load_revision(tables, &row.source_uid).await?;
@@ -329,7 +320,6 @@ pub async fn wake_dependents(replica: &Replica, name: &Name) -> Result<(), Store
 }
 
 pub fn wake(replica: &Replica, namespace: &str, names: impl IntoIterator<Item = String>) {
-    for name in names.into_iter().filter(|name| set_of_key(name).is_none()) {
-        replica.queues.services.add(Name::new(namespace, &name));
-    }
+    let services = names.into_iter().filter(|name| set_of_key(name).is_none());
+    replica.wake_after_dependency(services.map(|name| Name::new(namespace, &name)));
 }

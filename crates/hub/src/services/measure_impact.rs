@@ -16,7 +16,7 @@ use farwater_api::{
 };
 use farwater_bundle::ObjectId;
 use farwater_fleet::{
-    assignment::{Candidate, Decided, Part, Trouble, Why},
+    assignment::{Candidate, Part, Trouble, Why},
     rollout::Clock,
 };
 use farwater_sources::{Mirror, Named};
@@ -35,7 +35,7 @@ use crate::{
     resources::{self, Name},
     services::{
         candidates::{self, ResolveError, find_ingredients},
-        read_json,
+        rows::TypedRow as _,
     },
     sets::stamp_services::cluster_name,
     sources::{
@@ -191,14 +191,7 @@ struct Concerned {
 
 impl Concerned {
     fn read(row: Assignment) -> Result<Self, StoreError> {
-        let uid = &row.service_uid;
-        let read = |text: &Option<String>| {
-            text.as_deref()
-                .map(|text| read_json::<Candidate>(uid, text))
-                .transpose()
-        };
-        let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
-        let Decided { why, .. } = read_json(uid, &row.why)?;
+        let (candidate, assigned, why) = (row.read_candidate()?, row.read_assigned()?, row.read_decided()?.why);
         // A service that is current and has something else assigned than its candidate is pinned.
         let is_pinned = why == Why::Current && assigned.is_some() && assigned != candidate;
         Ok(Self {

@@ -66,7 +66,7 @@ async fn mark_refused(replica: &Replica) -> Result<(), StoreError> {
         })
     });
     mark.await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     Ok(())
 }
 
@@ -158,10 +158,8 @@ async fn tell(replica: &Replica, changed: Vec<Changed>) -> Result<(), StoreError
         })
     });
     // Conditions of these services say whether their values are stale.
-    told.await?
-        .into_iter()
-        .for_each(|(namespace, name)| replica.queues.summaries.add(Name { namespace, name }));
-    replica.signals.dirty.notify_one();
+    replica.wake_after_secrets(told.await?.into_iter().map(Name::from));
+    replica.wake_after_mark();
     Ok(())
 }
 

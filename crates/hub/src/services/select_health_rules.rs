@@ -38,7 +38,7 @@ pub async fn follow(replica: &Replica) -> Result<(), StoreError> {
         .store
         .transact(|tx| Box::pin(async move { mark_all(tx).await }))
         .await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     tell(&replica.store).await
 }
 

@@ -80,7 +80,7 @@ pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next,
         requests.forget(&name);
     }
     if facts.deleting() && is_removed(observed.said.as_ref(), &observed.entry) {
-        replica.queues.services.add(name);
+        replica.wake_after_removal(name);
     }
     Ok(Next::OnChange)
 }
@@ -383,7 +383,7 @@ async fn trust_origin(replica: &Replica, facts: &ServiceFacts, cluster_uid: &str
     });
     saved.await?;
     if was_held {
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
     }
     Ok(())
 }

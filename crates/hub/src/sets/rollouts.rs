@@ -129,7 +129,7 @@ async fn follow_up(
     let turned = decision.released.iter().chain(&decision.retracted);
     for member in outdated.chain(turned.map(|index| &rows[*index])) {
         let service = Name::new(&name.namespace, &member.row.service_name);
-        replica.queues.services.add(service);
+        replica.wake_after_turn(service);
     }
     Ok(())
 }

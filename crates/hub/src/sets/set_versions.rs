@@ -212,7 +212,7 @@ pub async fn note(
     let by = set.status.as_ref().and_then(|status| status.changed_by.clone());
     let by = by.unwrap_or_default();
     for (order, reason) in &orders {
-        tracing::info!(set = %name, number = state.number, by, what = order, reason, "a person's word on a rollout");
+        tracing::info!(set = %name, number = state.number, by, what = order, reason, "an order for a rollout");
     }
     let orders = orders.into_iter().map(|(order, reason)| (by.clone(), order, reason));
     add_orders(&mut version.told, overrides.into_iter().chain(orders), &now);

@@ -142,9 +142,8 @@ async fn stamp_clusters(
 
 /// Requeues the services of a set that wait for a change window.
 async fn requeue_held(replica: &Replica, set_uid: &str) -> Result<(), StoreError> {
-    for (namespace, name) in held_of_set(&mut *replica.store.tables().await?, set_uid).await? {
-        replica.queues.services.add(Name { namespace, name });
-    }
+    let held = held_of_set(&mut *replica.store.tables().await?, set_uid).await?;
+    replica.wake_after_hold(held.into_iter().map(Name::from));
     Ok(())
 }
 

@@ -71,11 +71,7 @@ async fn act(replica: &Replica, receiver: &Live, hints: &[Hint]) -> Result<(), S
         }
 
         let wait = announced.announce(telling);
-        if wait.is_zero() {
-            replica.queues.sources.add(source.name.clone());
-        } else {
-            replica.queues.sources.add_after(source.name.clone(), wait);
-        }
+        replica.wake_after_hint(&source.name, wait);
     }
     Ok(())
 }
@@ -94,5 +90,5 @@ fn note_foreign(replica: &Replica, receiver: &Live, hint: &Hint) {
     let wait = receiver
         .log
         .note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
-    replica.queues.receivers.add_after(receiver.name.clone(), wait);
+    replica.wake_after_receipt(&receiver.name, wait);
 }

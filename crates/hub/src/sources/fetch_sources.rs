@@ -185,9 +185,7 @@ pub async fn fetch_source(replica: Arc<Replica>, name: SourceName) -> Result<Nex
         // The source was changed meanwhile. That change requeues it.
         return Ok(Next::OnChange);
     }
-    for service in checks.requests.answer(&source.uid) {
-        replica.queues.services.add(service);
-    }
+    replica.wake_after_request(checks.requests.answer(&source.uid));
     Ok(Next::After(wait))
 }
 
@@ -261,9 +259,7 @@ async fn fetch_now(
 /// Answers all requests of a source that is not fetched any more.
 fn answer_requests(replica: &Replica, uid: &str) {
     replica.memory.checks.requests.ask(uid);
-    for service in replica.memory.checks.requests.answer(uid) {
-        replica.queues.services.add(service);
-    }
+    replica.wake_after_request(replica.memory.checks.requests.answer(uid));
 }
 
 fn wait_for_turn(replica: &Replica, source: &Source, check: Option<Check>) -> Next {

@@ -457,7 +457,7 @@ async fn look_again(replica: &Replica, digest: &Digest) -> Result<(), StoreError
             .store
             .transact(move |tx| Box::pin(async move { touch_service(tx, &service, &source).await }))
             .await?;
-        replica.queues.services.add(Name::new(&row.namespace, &row.name));
+        replica.wake_after_loss(Name::new(&row.namespace, &row.name));
     }
     Ok(())
 }

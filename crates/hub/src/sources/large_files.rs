@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use farwater_api::Digest;
+use farwater_fleet::words::counted;
 use farwater_sources::LargeFile;
 use tokio::time::Instant;
 
@@ -43,7 +44,11 @@ pub fn want(replica: &Arc<Replica>, wanted: Wanted<'_>, service: Option<&Name>) 
         .iter()
         .flat_map(|(_, files)| files)
         .fold((0, 0), |(n, b), f| (n + 1, b + f.size));
-    let message = format!("fetching {count} large files of {bytes} bytes together");
+    let message = format!(
+        "fetching {} of {} in total",
+        counted(count, "large file"),
+        counted(bytes, "byte")
+    );
 
     let fetches = &replica.access.large_fetches;
     {
@@ -78,9 +83,7 @@ pub fn want(replica: &Arc<Replica>, wanted: Wanted<'_>, service: Option<&Name>) 
             }
         };
         if let Some(Fetch::Running(waiting)) = before {
-            waiting
-                .into_iter()
-                .for_each(|service| replica.queues.services.add(service));
+            replica.wake_after_large_files(waiting);
         }
     });
 

@@ -28,7 +28,7 @@ pub(super) async fn divide<'a>(session: &'a Session, args: &'a GetArgs, whole: P
         return Ok(vec![whole]);
     }
     if !whole.names.is_empty() {
-        return Ok(divide_names(session, whole).await);
+        return divide_names(session, whole).await;
     }
 
     let tenant = args.scope.namespace.or_default(session);
@@ -52,6 +52,8 @@ async fn find_reason(session: &Session, whole: &Part<'_>, tenant: &str) -> Optio
     let clusters = session.read("list clusters", &path(&whole.kind, whole.namespace)).await;
     let why = match &clusters {
         Ok(list) if has_any(list) => return None,
+        // A user who may read all Clusters has an empty list.
+        Ok(_) if !granted::is_denied(session, None).await => return None,
         Ok(_) => "there is no Cluster of its own",
         Err(failure) if failure.is_denied() => "you may not list Clusters",
         Err(_) => return None,
@@ -64,7 +66,7 @@ async fn find_reason(session: &Session, whole: &Part<'_>, tenant: &str) -> Optio
 }
 
 /// The Clusters come first. A name of neither stays with them, so that the failure is about a Cluster.
-async fn divide_names<'a>(session: &'a Session, whole: Part<'a>) -> Vec<Part<'a>> {
+async fn divide_names<'a>(session: &'a Session, whole: Part<'a>) -> Result<Vec<Part<'a>>> {
     let Part { kind, namespace, names } = whole;
     let (place, part) = (namespace.unwrap_or_default(), |kind, namespace| Part {
         kind,
@@ -78,11 +80,11 @@ async fn divide_names<'a>(session: &'a Session, whole: Part<'a>) -> Vec<Part<'a>
     );
     for name in names {
         let path = own.kind.path(namespace, Some(&name));
-        let is_hidden =
-            matches!(session.read("read the Cluster", &path).await, Err(failure) if granted::is_hidden(&failure));
-        let found = match is_hidden {
-            true => granted::find(session, place, &name).await,
-            false => None,
+        let found = match session.read("read the Cluster", &path).await {
+            Err(failure) if granted::is_hidden(session, &name, &failure).await => {
+                granted::find(session, &[place, &session.namespace], (place, &name)).await?
+            }
+            _ => None,
         };
         let part = match found {
             None => &mut own,
@@ -93,5 +95,5 @@ async fn divide_names<'a>(session: &'a Session, whole: Part<'a>) -> Vec<Part<'a>
     }
     let mut parts = vec![own, here, elsewhere];
     parts.retain(|part| !part.names.is_empty());
-    parts
+    Ok(parts)
 }

@@ -41,19 +41,28 @@ pub async fn judge_newest(session: &Session, namespace: &str, set: &str, goal: G
     if progress != Progress::Reached {
         return Ok(progress);
     }
-    // A service is also healthy while its source can't be fetched.
-    for reference in references(&services) {
+    let refused = refused_by_sources(session, namespace, &services).await?;
+    Ok(refused.map_or(Progress::Reached, Progress::Refused))
+}
+
+/// Why the services may not have the newest version, although they are healthy: a source can't be fetched, or the user may
+/// not read it. None: all sources were fetched.
+pub async fn refused_by_sources(
+    session: &Session,
+    namespace: &str,
+    services: &[ServiceDeployment],
+) -> Result<Option<String>> {
+    for reference in references(services) {
         let source = match why::find_source(session, namespace, &reference).await {
-            Err(failure) if failure.is_denied() => continue,
-            Err(failure) if failure.is_missing() => return Ok(Progress::Refused(failure.cause)),
+            Err(failure) if failure.is_missing() || failure.is_denied() => return Ok(Some(failure.cause)),
             source => source?,
         };
         let finding = explain_source(&source, &reference, namespace, jiff::Timestamp::now());
         if finding.standing == Standing::Broken {
-            return Ok(Progress::Refused(finding.sentence));
+            return Ok(Some(finding.sentence));
         }
     }
-    Ok(Progress::Reached)
+    Ok(None)
 }
 
 async fn list(session: &Session, namespace: &str, set: &str) -> Result<Vec<ServiceDeployment>> {

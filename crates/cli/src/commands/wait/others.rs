@@ -164,8 +164,9 @@ async fn ask(session: &Session, awaited: &Awaited) -> Result<()> {
 async fn read(session: &Session, awaited: &Awaited) -> Result<Value> {
     let attempt = format!("read {}", awaited.short());
     let answer = match session.read(&attempt, &awaited.path()).await {
-        Err(failure) if awaited.form == Form::Cluster && granted::is_hidden(&failure) => {
-            let found = granted::find(session, &awaited.namespace, &awaited.name).await;
+        Err(failure) if awaited.form == Form::Cluster && granted::is_hidden(session, &awaited.name, &failure).await => {
+            let tenants = [awaited.namespace.as_str(), &session.namespace];
+            let found = granted::find(session, &tenants, (&awaited.namespace, &awaited.name)).await?;
             found.map_or(Err(failure), |granted| Ok(json!(granted)))
         }
         answer => answer,

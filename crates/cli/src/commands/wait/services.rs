@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{
     GRACE, Goal, Wanted,
     judge::{Progress, judge},
-    tell,
+    members, tell,
 };
 use crate::{
     commands::why,
@@ -186,10 +186,17 @@ async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTr
 async fn arrive(session: &Session, wanted: &Wanted, goal: Goal, name: &str) -> Result<u8> {
     if wanted.newest {
         let finding = why::explain(session, &wanted.namespace, name).await?;
-        if finding.link == Some(Link::Source) && finding.standing == Standing::Broken {
+        let refused = match finding.link == Some(Link::Source) && finding.standing == Standing::Broken {
+            true => Some(finding.sentence),
+            false => {
+                let service: ServiceDeployment = session.get(&wanted.namespace, name).await?;
+                members::refused_by_sources(session, &wanted.namespace, &[service]).await?
+            }
+        };
+        if let Some(why) = refused {
             say(&format!(
                 "{name} may not have the pushed revision: {}",
-                text::plain(&finding.sentence)
+                text::plain(&why)
             ));
             return Ok(exit::NO);
         }

@@ -19,7 +19,11 @@ use super::observe::Observed;
 use crate::{
     guards::approvals::Said,
     notify::events::Told,
-    services::{ServiceFacts, held_specs::HeldNext, read_json},
+    services::{
+        ServiceFacts,
+        held_specs::HeldNext,
+        rows::{TypedRow as _, write_json},
+    },
     sets::rollouts::Looked,
 };
 
@@ -40,7 +44,10 @@ pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreE
         why: Why::Current,
         suspended: Some(is_suspended),
         sourceless: observed.source_uid().is_none(),
-        turn: observed.row.as_ref().map(read_turn).transpose()?.unwrap_or_default(),
+        turn: match &observed.row {
+            Some(row) => row.read_decided()?.turn,
+            None => 0,
+        },
         held: None,
     };
     let mut next = new_row(observed, &decided)?;
@@ -214,7 +221,7 @@ pub fn count_turn(
     };
     let same = old.cluster_uid == new.cluster_uid && is_same_spec;
     if !same || assigned_content(old)? != assigned_content(new)? {
-        let decided: Decided = read_json(&new.service_uid, &new.why)?;
+        let decided = new.read_decided()?;
         new.why = write_json(&Decided {
             turn: decided.turn + 1,
             ..decided
@@ -227,12 +234,7 @@ pub fn count_turn(
 type Content = (Digest, String, Option<String>, BTreeMap<String, String>);
 
 fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
-    let candidate: Option<Candidate> = row
-        .assigned
-        .as_deref()
-        .map(|text| read_json(&row.service_uid, text))
-        .transpose()?;
-    Ok(candidate.map(|candidate| {
+    Ok(row.read_assigned()?.map(|candidate| {
         (
             candidate.bundle,
             candidate.path,
@@ -257,7 +259,7 @@ pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<b
     let why = |row: &Assignment| -> Result<Decided, StoreError> {
         let decided = Decided {
             held: None,
-            ..read_json(&row.service_uid, &row.why)?
+            ..row.read_decided()?
         };
         Ok(match decided.why {
             Why::Rollout => Decided {
@@ -277,20 +279,8 @@ pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<b
 
 /// Returns the assigned candidate if its content differs from the one assigned before.
 pub fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Candidate>, StoreError> {
-    let assigned = |row: &Assignment| -> Result<Option<Candidate>, StoreError> {
-        row.assigned
-            .as_deref()
-            .map(|text| read_json(&row.service_uid, text))
-            .transpose()
-    };
-    let before = old.map(assigned).transpose()?.flatten();
-    Ok(assigned(new)?.filter(|now| before.is_none_or(|before| !before.is_same_content(now))))
-}
-
-pub fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
-    Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
-}
-
-pub fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(StoreError::abort)
+    let before = old.map(Assignment::read_assigned).transpose()?.flatten();
+    Ok(new
+        .read_assigned()?
+        .filter(|now| before.is_none_or(|before| !before.is_same_content(now))))
 }

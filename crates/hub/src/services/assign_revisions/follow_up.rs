@@ -84,7 +84,7 @@ impl FollowUp {
 
     pub async fn carry_out(self, replica: &Replica, name: &Name, is_rewired: bool) -> Result<(), StoreError> {
         if self.is_outdated(replica, name, is_rewired).await? {
-            replica.queues.services.add(name.clone());
+            replica.decide_again(name);
         }
         // Only after the commit, because a fetch looks up the users of its source by these rows.
         fetch_now(replica, self.ask);
@@ -94,7 +94,7 @@ impl FollowUp {
         if let Some(answer) = self.request {
             answer.carry_out(replica, name);
         }
-        replica.queues.summaries.add(name.clone());
+        replica.wake_after_decision(name);
         Ok(())
     }
 
@@ -147,8 +147,7 @@ impl Answer {
 
 fn fetch_now(replica: &Replica, sources: Vec<(String, SourceName)>) {
     for (uid, source) in sources {
-        replica.memory.checks.hurry(&uid);
-        replica.queues.sources.add(source);
+        replica.fetch_now(&uid, source);
     }
 }
 
@@ -167,6 +166,6 @@ async fn trust_source(replica: &Replica, known: ServiceOrigin) -> Result<(), Sto
         })
     });
     trusted.await?;
-    replica.signals.dirty.notify_one();
+    replica.wake_after_mark();
     Ok(())
 }

@@ -35,7 +35,8 @@ use crate::{
         held_specs::HeldLook,
         load_grants_for,
         parameters::Newest,
-        read_json, versions,
+        rows::TypedRow as _,
+        versions,
     },
     sets::{
         rollouts::{Look, Looking},
@@ -230,13 +231,6 @@ async fn find_window(
     Ok((closed, overridden))
 }
 
-fn assigned_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
-    row.assigned
-        .as_deref()
-        .map(|text| read_json(&row.service_uid, text))
-        .transpose()
-}
-
 /// The candidate of the version that the set of a member is pinned at. It replaces `own`, the candidate of its sources.
 async fn find_kept(
     replica: &Replica,
@@ -256,7 +250,7 @@ async fn find_look(
     (row, candidate, ingredients): (Option<&Assignment>, Option<&Candidate>, &[Ingredient]),
 ) -> Result<Option<Look>, StoreError> {
     let Some(member) = member else { return Ok(None) };
-    let assigned = row.map(assigned_candidate).transpose()?.flatten();
+    let assigned = row.map(Assignment::read_assigned).transpose()?.flatten();
     let newest = find_newest(replica, &member.service_uid, spec, cluster).await?;
     let looking = Looking {
         spec,
@@ -340,7 +334,7 @@ async fn resolve_candidate(
 ) -> Result<Resolved, AssignError> {
     let own = ingredients.first().and_then(Ingredient::uid);
     let candidate = match row {
-        Some(row) if Some(row.source_uid.as_str()) == own => known_candidate(row)?,
+        Some(row) if Some(row.source_uid.as_str()) == own => row.read_candidate()?,
         _ => None,
     };
     let known = candidate.map(|candidate| Known {
@@ -371,18 +365,10 @@ async fn resolve_candidate(
                     .await
                     .map_err(|error| failed(error.into()))?;
             }
-            replica.memory.checks.hurry(&source_uid);
-            replica.queues.sources.add(source);
+            replica.fetch_now(&source_uid, source);
             Err(failed(error))
         }
     }
-}
-
-fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
-    row.candidate
-        .as_deref()
-        .map(|text| read_json(&row.service_uid, text))
-        .transpose()
 }
 
 /// The references of a service, to resolve them a second time after the save.

@@ -19,7 +19,6 @@ use farwater_store::{
 
 use super::{
     LONGEST_REST,
-    decide::{read_turn, write_json},
     save::{Making, save_row},
     sooner,
     stated::Stated,
@@ -35,7 +34,10 @@ use crate::{
     replica::Replica,
     resources::{self, Name, Stored as _},
     services::{
-        ClusterFacts, ServiceFacts, SourceUrls, dependencies, load_grants_for, orphans, parameters::Given, secrets,
+        ClusterFacts, ServiceFacts, SourceUrls, dependencies, load_grants_for, orphans,
+        parameters::Given,
+        rows::{TypedRow as _, write_json},
+        secrets,
         summarize_reports::is_removed,
     },
 };
@@ -85,7 +87,7 @@ pub async fn remove_service(
         ..Making::default()
     };
     save_row(replica, Some(row), next, making, stated, SystemTime::now()).await?;
-    replica.queues.summaries.add(name.clone());
+    replica.wake_after_decision(name);
     // After this wait the agent counts as silent, unless it polls before.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
     Ok(sooner(Next::OnChange, wait))
@@ -158,7 +160,7 @@ fn removal_row(row: &Assignment, resource: &Resource, facts: &ServiceFacts) -> R
         why,
         suspended: Some(facts.suspended),
         sourceless: false,
-        turn: read_turn(row)?,
+        turn: row.read_decided()?.turn,
         held: None,
     };
     Ok(Assignment {
@@ -223,8 +225,8 @@ async fn finish_removal(
         .into_iter()
         .for_each(|posting| posting.wake(&replica.notifications));
     dependencies::wake_dependents(replica, name).await?;
-    replica.signals.dirty.notify_one();
-    replica.signals.collect.notify_one();
+    replica.wake_after_mark();
+    replica.wake_after_release();
     tracing::info!(service = %name, "removed");
     Ok(Next::OnChange)
 }

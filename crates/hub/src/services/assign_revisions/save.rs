@@ -236,14 +236,14 @@ async fn wake_others(replica: &Replica, name: &Name, changes: &Changes, freed: V
         replica.access.mirrors.cache().pin(version.bundle);
     }
     if changes.leaves_source {
-        replica.signals.collect.notify_one();
+        replica.wake_after_release();
     }
     if let Some(set_uid) = &changes.moved_in_set {
         replica.memory.sets.note_member(set_uid);
     }
     dependencies::wake_dependents(replica, name).await?;
     if changes.marks_cluster {
-        replica.signals.dirty.notify_one();
+        replica.wake_after_mark();
     }
     Ok(())
 }

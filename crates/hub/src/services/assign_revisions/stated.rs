@@ -9,7 +9,7 @@ use farwater_api::{
     service_sources::{SourceReference, StatedSource},
 };
 use farwater_fleet::{
-    assignment::{Decided, Trouble, Why, suspension_end},
+    assignment::{Trouble, Why, suspension_end},
     history,
 };
 use farwater_store::{StoreError, delivery::Assignment};
@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use super::LONGEST_REST;
 use crate::{
     queue::Next,
-    services::{dependencies, read_json},
+    services::{dependencies, rows::TypedRow as _},
 };
 
 /// Backstop for a lost wake-up: a service that waits for others is normally requeued by them.
@@ -92,7 +92,7 @@ impl Stated {
 
     /// When to requeue the service although nothing changes.
     pub fn next_look(&self, row: &Assignment) -> Result<Next, StoreError> {
-        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        let decided = row.read_decided()?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| {
             Duration::try_from(end.duration_since(Timestamp::now()))

@@ -185,15 +185,7 @@ pub(super) async fn publish(replica: &Replica, published: Vec<Done>, begun: Syst
     for set_uid in moved {
         replica.memory.sets.note_member(&set_uid);
     }
-    // Their candidates may now be other changes, which wait for their turn. That was unknown until the parameters were
-    // resolved.
-    for name in of_rollouts {
-        replica.queues.services.add(name);
-    }
-    // Their conditions may change.
-    for name in news {
-        replica.queues.summaries.add(name);
-    }
+    replica.wake_after_publication(of_rollouts, news);
     let interval = Interval::since(begun);
     for next in &changed {
         announce(replica, next, interval);

@@ -104,9 +104,7 @@ pub(super) async fn record(
             (&row.chart, &row.wanted),
         )
         .await?;
-        for (namespace, name) in services {
-            replica.queues.services.add(Name { namespace, name });
-        }
+        replica.wake_after_fetch(services.into_iter().map(Name::from));
     }
 
     match failure {
@@ -120,19 +118,13 @@ pub(super) async fn record(
         wake_services(replica, &source.uid).await?;
     }
 
-    for (namespace, name) in concerned.into_iter().flatten() {
-        replica.queues.services.add(Name { namespace, name });
-    }
+    replica.wake_after_fetch(concerned.into_iter().flatten().map(Name::from));
     Ok(true)
 }
 
 pub(super) async fn wake_services(replica: &Replica, source_uid: &str) -> Result<(), StoreError> {
-    for row in assignments_of_source(&mut *replica.store.tables().await?, source_uid).await? {
-        replica.queues.services.add(Name {
-            namespace: row.namespace,
-            name: row.name,
-        });
-    }
+    let rows = assignments_of_source(&mut *replica.store.tables().await?, source_uid).await?;
+    replica.wake_after_fetch(rows.into_iter().map(Name::from));
     Ok(())
 }
 
