@@ -910,7 +910,12 @@ async fn a_tenant_sees_its_clusters_in_all_forms_and_a_refused_deployment_leaves
         &["wait", "cluster/granted", "-n", "team-x", "--timeout", "1s"],
     ] {
         let ran = run(arguments).await;
-        assert_eq!((ran.code, ran.stdout.as_str()), (4, ""), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (4, ""),
+            "{arguments:?}: {}",
+            ran.stderr
+        );
     }
 
     // The hub knows the address of the source only once it is created.

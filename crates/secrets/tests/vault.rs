@@ -130,7 +130,7 @@ async fn values_of_both_versions_are_read_and_what_is_wrong_is_told() {
     lasting("kv/team-a/db", "Vault has nothing").await;
     let large = json!({"data": {"a": "x".repeat(400 << 10)}});
     rig.vault.put("kv/data/team-a/large", &large).await.unwrap();
-    lasting("kv/team-a/large", "bytes; at most").await;
+    lasting("kv/team-a/large", "bytes; the maximum is").await;
 
     rig.vault.put("sys/seal", &json!({})).await.unwrap();
     check_error(

@@ -1,4 +1,4 @@
-//! Whether a cluster is heard, by its Cluster, or by what a tenant sees of a cluster that is granted to it.
+//! Whether the hub hears a cluster, by its Cluster, or by its GrantedCluster for a tenant.
 
 use farwater_api::{
     Cluster, Condition,
@@ -68,7 +68,7 @@ pub fn explain_cluster(cluster: &ClusterEvidence, now: Timestamp) -> Finding {
     }
     let heard = cluster.heard.map(|time| format!("heard {} ago", ago(time, now)));
     let suspended = if cluster.suspended {
-        "the cluster is suspended: changes are held"
+        "the cluster is suspended: its agent holds changes"
     } else {
         ""
     };
@@ -93,7 +93,7 @@ pub(super) fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
     }
 }
 
-/// None: the agent of the cluster is heard.
+/// None: the hub hears the agent of the cluster.
 fn judge_one_cluster(cluster: &ClusterEvidence, now: Timestamp) -> Option<Finding> {
     let ClusterEvidence { name, namespace, .. } = cluster;
     if cluster.is_ready {
@@ -111,7 +111,7 @@ fn judge_one_cluster(cluster: &ClusterEvidence, now: Timestamp) -> Option<Findin
             .next(NextStep::Farwater(format!("cluster join {name} -n {namespace}"))),
         Some(age) => Finding::broken(
             Link::Cluster,
-            format!("nothing was heard from the cluster {name} for {age}"),
+            format!("the hub has not heard from the cluster {name} for {age}"),
         )
         .condition(&of, ready)
         .because(STILL_RUNNING)
