@@ -69,20 +69,20 @@ impl ServiceTask {
         if self.stored.inventory.entries.is_empty() {
             return self.finish_removal(&executor, digest).await;
         }
-        if let Err(error) = self.save_inventory().await {
-            self.set_outcome(digest, Outcome::Failed, error.0);
-            return Ended::Settled { retry: true };
-        }
+        self.note_rest(digest).await;
+        Ended::Settled { retry: true }
+    }
 
+    /// Saves and reports the objects that are still to be deleted.
+    async fn note_rest(&mut self, digest: Digest) {
+        if let Err(error) = self.save_inventory().await {
+            return self.set_outcome(digest, Outcome::Failed, error.0);
+        }
         let left = self.stored.inventory.entries.len();
         let failed = self.observed.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
-        self.set_outcome(
-            digest,
-            outcome,
-            format!("{} still to be deleted", counted(left, "object")),
-        );
-        Ended::Settled { retry: true }
+        let message = format!("{} still to be deleted", counted(left, "object"));
+        self.set_outcome(digest, outcome, message);
     }
 
     /// Records which objects are gone, kept, offered to others or held, and shows it in their statuses.

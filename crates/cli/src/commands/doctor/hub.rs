@@ -9,7 +9,7 @@ use farwater_fleet::{
 use http::StatusCode;
 
 use super::{
-    Check, Checks, Finding, Grade, Part,
+    Check, Checks, Finding, Part,
     figures::Figures,
     local::{Answered, ask},
 };
