@@ -244,7 +244,7 @@ fn disk(figures: &Figures) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Grade, *};
 
     fn graded(text: &str) -> Vec<(&'static str, Grade)> {
         let checks = judge(&Figures::parse(text), true, "kubectl");
