@@ -250,7 +250,7 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
             format!("the running version is healthy, and {held} waits: {told}")
         }
     };
-    let exit = "overrides the freeze for a day; the reason is recorded";
+    let exit = "the next command overrides the freeze for a day, and records the reason";
     // For a member of a set, the rollout decides what begins.
     let held = match evidence.rollout {
         Some(Turn { set, .. }) => format!("serviceset/{set} -n {}", namespace_of(service)),

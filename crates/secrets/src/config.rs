@@ -260,7 +260,7 @@ mod tests {
         );
         check(
             "backends: [{name: a, files: {folder: /x}}, {name: a, files: {folder: /y}}]",
-            "there twice",
+            "is defined twice",
         );
         check("refreshSeconds: 1", "between 10 and 86400");
         check("backends: [{name: a, file: {folder: /x}}]", "file");
