@@ -14,6 +14,7 @@ pub mod digest_inputs;
 pub mod duration;
 pub mod freeze;
 pub mod health;
+pub mod held_spec;
 pub mod history;
 pub mod hooks;
 pub mod incomplete;

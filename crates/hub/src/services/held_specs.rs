@@ -2,7 +2,10 @@
 //! to it, for any other service when no change window holds it.
 
 use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
-use farwater_fleet::windows::Closed;
+use farwater_fleet::{
+    held_spec::{WaitsFor, counting},
+    windows::Closed,
+};
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{HeldService, MemberRollout, delete_held, load_held, rollout_of_service, save_held},
@@ -20,11 +23,12 @@ pub fn effective(
     if service.metadata.deletion_timestamp.is_some() {
         return Ok(service);
     }
-    if member.is_some() {
-        return rollouts::effective(service, member);
-    }
-    if let Some(spec) = held.map(read).transpose()?.flatten() {
-        service.spec = counting(&service.spec, spec);
+    let (spec, waits) = match member {
+        Some(member) => (rollouts::held_spec(member)?, WaitsFor::Rollout),
+        None => (held.map(read).transpose()?.flatten(), WaitsFor::Window),
+    };
+    if let Some(spec) = spec {
+        service.spec = counting(&service.spec, spec, waits);
     }
     Ok(service)
 }
@@ -57,20 +61,6 @@ fn read(held: &HeldService) -> Result<Option<ServiceDeploymentSpec>, StoreError>
         })
 }
 
-/// Combines a held spec with those fields of the service's own that count at once: all that stops or narrows, and all
-/// that says how the service is deleted.
-pub fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec) -> ServiceDeploymentSpec {
-    ServiceDeploymentSpec {
-        suspend: own.suspend,
-        suspension: own.suspension.clone(),
-        pin: own.pin.clone(),
-        deletion_policy: own.deletion_policy,
-        depends_on: own.depends_on.clone(),
-        prune: held.prune && own.prune,
-        ..held
-    }
-}
-
 /// Observed state of a service that belongs to no set.
 #[derive(Debug)]
 pub struct HeldLook {
@@ -98,7 +88,7 @@ impl HeldLook {
         known: Option<HeldService>,
     ) -> Result<Self, StoreError> {
         let held = known.as_ref().map(read).transpose()?.flatten();
-        let restated = held.is_some_and(|held| counting(&service.spec, held) != service.spec);
+        let restated = held.is_some_and(|held| counting(&service.spec, held, WaitsFor::Window) != service.spec);
         Ok(Self {
             known,
             uid: resource.uid.clone(),

@@ -34,7 +34,7 @@ use members::Members;
 use news::News;
 use observe::{Gate, Sight};
 pub use report::{Count, Told, count, is_looked_at, tell_members};
-pub use row::{counting_document, effective, note_report, published, spec_to_hold};
+pub use row::{counting_document, held_spec, note_report, published, spec_to_hold};
 use save::{save, tell};
 pub use whole::{Whole, look_at_heard, look_at_whole};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farwater_api::{Digest, ServiceDeployment, ServiceDeploymentSpec};
+use farwater_api::{Digest, ServiceDeploymentSpec};
 use farwater_fleet::{
     assignment::Candidate,
     parameters::is_handed,
@@ -46,18 +46,9 @@ pub(super) fn read_some<T: DeserializeOwned>(
     }
 }
 
-/// Returns a service that is not being deleted, with the spec that counts now.
-pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) -> Result<ServiceDeployment, StoreError> {
-    let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else {
-        return Ok(service);
-    };
-    let spec: ServiceDeploymentSpec = read(row, "held spec", &row.held_spec)?;
-    let own = std::mem::replace(&mut service.spec, spec);
-    service.spec.suspend = own.suspend;
-    service.spec.suspension = own.suspension;
-    service.spec.pin = own.pin;
-    service.spec.deletion_policy = own.deletion_policy;
-    Ok(service)
+/// The spec that counts instead of the member's own. None: its own counts.
+pub fn held_spec(row: &MemberRollout) -> Result<Option<ServiceDeploymentSpec>, StoreError> {
+    read_some(row, "held spec", &row.held_spec)
 }
 
 /// Returns the spec to keep while `new` waits for its turn; empty: nothing has to be kept.

@@ -9,6 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Decision, EntryInputs, Inputs, Why, resolve_action},
+    held_spec::{WaitsFor, counting},
     rollout::{ChangeId, Track},
 };
 use farwater_store::delivery::MemberRollout;
@@ -19,7 +20,7 @@ use super::{
     row::{Documents, change},
     *,
 };
-use crate::services::{held_specs::counting, parameters::Newest};
+use crate::services::parameters::Newest;
 
 /// All inputs of an entry.
 #[derive(Clone)]
@@ -113,7 +114,7 @@ impl World {
             reason: "holidays".to_owned(),
             until: None,
         };
-        let spec = counting(&self.spec, before.spec.clone());
+        let spec = counting(&self.spec, before.spec.clone(), WaitsFor::Window);
         let decision = farwater_fleet::assignment::decide(Inputs {
             suspended: false,
             pinned: None,
