@@ -127,7 +127,7 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
             let held = plan.prune.held().map(|held| held.reason);
             let record = snapshot.hooks.as_ref();
             let hooks = record.map_or_else(Vec::new, |record| foresee_farewell(record, deployment, held.as_deref()));
-            Ok(work.tell(deployment, None, &plan, hooks).await)
+            Ok(work.describe_plan(deployment, None, &plan, hooks).await)
         }
         Action::Remove {
             policy: DeletionPolicy::Orphan,
@@ -214,11 +214,11 @@ impl Work<'_> {
                 hook.message = "the chart generates its name".to_owned();
             }
         }
-        let told = self.tell(deployment, Some(&resolved), &plan, hooks).await;
+        let told = self.describe_plan(deployment, Some(&resolved), &plan, hooks).await;
         Ok(ServicePlan { held, errors, ..told })
     }
 
-    async fn tell(
+    async fn describe_plan(
         &self,
         deployment: &Deployment,
         resolved: Option<&Resolved>,

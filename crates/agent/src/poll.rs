@@ -179,7 +179,7 @@ impl Poller<'_> {
             if matches!(refused, Untrusted::Older { .. }) {
                 agent.reports.poke();
             }
-            self.keys.tell(agent, refused);
+            self.keys.announce_unknown_key(agent, refused);
         }
 
         let usual = jitter(self.interval, 0.1);
@@ -257,7 +257,7 @@ struct KeyChanges {
 
 impl KeyChanges {
     /// Makes the next request for a token tell the hub that the agent doesn't know its key.
-    fn tell(&mut self, agent: &Agent, refused: &Untrusted) {
+    fn announce_unknown_key(&mut self, agent: &Agent, refused: &Untrusted) {
         if matches!(refused, Untrusted::UnknownKey { .. }) && !std::mem::replace(&mut self.told_position, true) {
             agent.hub.forget_token();
         }

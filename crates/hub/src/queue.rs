@@ -135,7 +135,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
     }
 
     /// Takes the next key. The caller must call [`Self::finish`].
-    async fn take(&self) -> K {
+    async fn take_key(&self) -> K {
         loop {
             let woken = self.wake.notified();
             let next_due = {
@@ -215,7 +215,7 @@ pub async fn work<K, E, F, R>(
     for _ in 0..concurrency {
         let (queue, reconcile, shutdown) = (Arc::clone(&queue), reconcile.clone(), shutdown.clone());
         workers.spawn(async move {
-            while let Some(key) = shutdown.run_until_cancelled(queue.take()).await {
+            while let Some(key) = shutdown.run_until_cancelled(queue.take_key()).await {
                 let result = reconcile(key.clone()).await;
                 let failures = queue.finish(&key, result.is_err());
                 match result {
@@ -253,16 +253,16 @@ mod tests {
         queue.add("a");
         queue.add("a");
         queue.add("b");
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take_key().await, "a");
         queue.add("a");
-        assert_eq!(queue.take().await, "b");
+        assert_eq!(queue.take_key().await, "b");
         assert!(
-            tokio::time::timeout(Duration::from_millis(50), queue.take())
+            tokio::time::timeout(Duration::from_millis(50), queue.take_key())
                 .await
                 .is_err()
         );
         queue.finish(&"a", false);
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take_key().await, "a");
         queue.finish(&"a", true);
         assert_eq!(
             queue.counts(),
@@ -281,11 +281,11 @@ mod tests {
         queue.add_after("a", Duration::from_secs(30));
         queue.add_after("a", Duration::from_millis(20));
         queue.add_after("a", Duration::from_secs(60));
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take_key().await, "a");
         assert!((20..30_000).contains(&start.elapsed().as_millis()));
         queue.finish(&"a", false);
         assert!(
-            tokio::time::timeout(Duration::from_millis(50), queue.take())
+            tokio::time::timeout(Duration::from_millis(50), queue.take_key())
                 .await
                 .is_err()
         );

@@ -159,7 +159,7 @@ pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
 
 /// Parses a resource without `managedFields`, which only the API server needs. If this is the only reference to the
 /// object, nothing is copied.
-pub fn take<T: Stored>(resource: Resource) -> Result<T, StoreError> {
+pub fn parse_owned<T: Stored>(resource: Resource) -> Result<T, StoreError> {
     let Resource { key, object, .. } = resource;
     let mut object = Arc::unwrap_or_clone(object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {

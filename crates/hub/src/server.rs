@@ -239,7 +239,7 @@ async fn answer(
     if sends {
         rest.drain().await;
     }
-    under_way.0.note(&response);
+    under_way.0.note_response(&response);
     Ok(response.map(|body| Answer {
         body,
         _under_way: under_way,

@@ -169,7 +169,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
-    let left = resume::take(&store, &identity).await?;
+    let left = resume::take_left(&store, &identity).await?;
     let replica = open_replica(&config, &store, &identity, advertise.url()).await?;
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
 

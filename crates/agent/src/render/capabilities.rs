@@ -26,7 +26,7 @@ pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Fou
     let version = kubernetes.get(None, "/version", false).await?;
     let (mut api_versions, mut unknown) = (BTreeSet::new(), Vec::new());
     for path in ["/api", "/apis"] {
-        unknown.extend(take(&kubernetes.discover(path).await?, known, &mut api_versions));
+        unknown.extend(take_kinds(&kubernetes.discover(path).await?, known, &mut api_versions));
     }
     let kube_version = version["gitVersion"].as_str().unwrap_or_default().to_owned();
     let capabilities = Capabilities {
@@ -39,7 +39,7 @@ pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Fou
 
 /// Reads an APIGroupDiscoveryList. A version whose API server is away is listed as stale, by newer API servers without
 /// its kinds; then the last known kinds are used. Returns the versions without known kinds.
-fn take(list: &Value, known: &mut KnownKinds, found: &mut BTreeSet<String>) -> Vec<String> {
+fn take_kinds(list: &Value, known: &mut KnownKinds, found: &mut BTreeSet<String>) -> Vec<String> {
     let mut unknown = Vec::new();
     for group in list["items"].as_array().into_iter().flatten() {
         let name = group["metadata"]["name"].as_str().unwrap_or_default();
@@ -86,9 +86,9 @@ mod tests {
             {"version": "v1beta1", "freshness": "Stale"},
         ]}]});
         let (mut known, mut found) = (KnownKinds::new(), BTreeSet::new());
-        assert!(take(&core, &mut known, &mut found).is_empty());
+        assert!(take_kinds(&core, &mut known, &mut found).is_empty());
         assert_eq!(
-            take(&groups, &mut known, &mut found),
+            take_kinds(&groups, &mut known, &mut found),
             ["apps/v1beta1"],
             "it never answered"
         );
@@ -97,7 +97,7 @@ mod tests {
         let away =
             json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1", "freshness": "Stale"}]}]});
         let mut found = BTreeSet::new();
-        assert!(take(&away, &mut known, &mut found).is_empty());
+        assert!(take_kinds(&away, &mut known, &mut found).is_empty());
         assert_eq!(
             found.into_iter().collect::<Vec<_>>(),
             ["apps/v1", "apps/v1/Deployment"],

@@ -53,14 +53,14 @@ impl Rollout {
             waiting: None,
         };
         if let Some(polled) = polled {
-            rollout.tell("poll", polled, None);
+            rollout.report_span("poll", polled, None);
         }
         Some(rollout)
     }
 
     /// Records a step from `begun` until now.
     pub fn step(&self, name: &'static str, begun: SystemTime, error: Option<&str>) {
-        self.tell(name, Interval::since(begun), error);
+        self.report_span(name, Interval::since(begun), error);
     }
 
     pub fn wait_for_health(&mut self) {
@@ -70,7 +70,7 @@ impl Rollout {
     /// Ends the trace: the entry is healthy, or failed because of `error`.
     pub fn end(self, error: Option<&str>) {
         if let Some(waiting) = self.waiting {
-            self.tell("wait for health", Interval::since(waiting), error);
+            self.report_span("wait for health", Interval::since(waiting), error);
         }
         traces::tell(Span {
             trace: self.trace,
@@ -83,7 +83,7 @@ impl Rollout {
         });
     }
 
-    fn tell(&self, name: &'static str, interval: Interval, error: Option<&str>) {
+    fn report_span(&self, name: &'static str, interval: Interval, error: Option<&str>) {
         traces::tell(Span {
             trace: self.trace,
             id: None,

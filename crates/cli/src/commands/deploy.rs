@@ -23,7 +23,7 @@ use crate::{
     terminal::{print, say},
     text,
 };
-use objects::{Made, Mode, Outcome, apply, tell};
+use objects::{Made, Mode, Outcome, apply, print_outcome};
 use withdraw::withdraw;
 
 #[derive(Debug, clap::Args)]
@@ -141,7 +141,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
         // A service that can't be deployed has no result.
         if code == exit::YES {
             for ((plural, document), outcome) in documents.into_iter().zip(outcomes) {
-                tell(plural, document, outcome, " (dry run)")?;
+                print_outcome(plural, document, outcome, " (dry run)")?;
             }
         }
         return Ok(code);
@@ -188,7 +188,7 @@ async fn write(session: &Session, documents: [(&'static str, &Value); 2], made: 
         if outcome == Outcome::Created {
             made.push(Made { plural, object });
         }
-        tell(plural, document, outcome, "")?;
+        print_outcome(plural, document, outcome, "")?;
     }
     Ok(())
 }

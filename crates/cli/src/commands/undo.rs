@@ -71,7 +71,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
         counted(deletion.count, "object")
     ));
     match tokio::time::timeout(args.timeout, answered(session, (namespace, name), &request)).await {
-        Ok(undone) => tell(&format!("{namespace}/{name}"), &undone?),
+        Ok(undone) => print_result(&format!("{namespace}/{name}"), &undone?),
         Err(_) => {
             say(&format!(
                 "timed out after {}s; the request stays, and the agent will answer it",
@@ -104,7 +104,7 @@ async fn answered(session: &Session, (namespace, name): (&str, &str), request: &
     }
 }
 
-fn tell(service: &str, undone: &Undone) -> Result<u8> {
+fn print_result(service: &str, undone: &Undone) -> Result<u8> {
     print(&format!("{service} {} restored\n", counted(undone.restored, "object")))?;
     if undone.restored > 0 {
         say(

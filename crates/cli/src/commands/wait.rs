@@ -130,7 +130,7 @@ pub async fn until_set((namespace, name): (&str, &str), timeout: Duration, sessi
 }
 
 /// Prints the cause, unless `said` says it, and the next command, unless that is another `wait`.
-fn tell(session: &Session, name: &str, finding: &Finding, said: &str) {
+fn print_finding(session: &Session, name: &str, finding: &Finding, said: &str) {
     if !said.contains(&finding.sentence) {
         say(&format!("  {name}: {}", text::plain(&finding.sentence)));
     }

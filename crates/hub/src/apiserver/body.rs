@@ -118,7 +118,7 @@ impl Node {
                     };
                     let value = node.into_value(Some(&place), duplicates);
                     if map.contains_key(&name) {
-                        duplicates.note(&place);
+                        duplicates.note_duplicate(&place);
                     }
                     map.insert(name, value);
                 }
@@ -163,7 +163,7 @@ struct Duplicates {
 impl Duplicates {
     const MOST: usize = 256;
 
-    fn note(&mut self, place: &Place<'_>) {
+    fn note_duplicate(&mut self, place: &Place<'_>) {
         if self.in_order.len() >= Self::MOST {
             return;
         }

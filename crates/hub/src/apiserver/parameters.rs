@@ -52,7 +52,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             )
             .await
             .map_err(store_failed)?;
-            let mut answer = tell(call, &cluster, loaded.0).await?;
+            let mut answer = hide_unreadable(call, &cluster, loaded.0).await?;
             let assigned = row.as_ref().map(Assignment::read_assigned).transpose();
             if let Some(assigned) = assigned.map_err(store_failed)?.flatten() {
                 tell_promoted(&mut answer, &typed.spec.source_ref.name, &assigned.configuration);
@@ -115,7 +115,11 @@ fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeM
 }
 
 /// Removes the values that the sender may not read.
-async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Result<ParametersAnswer, ApiError> {
+async fn hide_unreadable(
+    call: &Call,
+    cluster: &ClusterFacts,
+    resolution: Resolution,
+) -> Result<ParametersAnswer, ApiError> {
     let Resolution {
         bytes,
         mut values,

@@ -65,7 +65,7 @@ impl Wanted {
     fn parse(headers: &HeaderMap) -> Result<Option<Self>, String> {
         let mut wanted = Self::default();
         for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with(PREFIX)) {
-            wanted.take(name, text(name, value)?)?;
+            wanted.take_header(name, text(name, value)?)?;
         }
         if !wanted.name.is_empty() {
             return Ok(Some(wanted));
@@ -76,7 +76,7 @@ impl Wanted {
         Err("groups, a uid or extra values are to be impersonated without a user: set Impersonate-User too".to_owned())
     }
 
-    fn take(&mut self, name: &HeaderName, value: String) -> Result<(), String> {
+    fn take_header(&mut self, name: &HeaderName, value: String) -> Result<(), String> {
         let once = |part: &mut String, value| {
             // A proxy before the hub may have checked the other one.
             if !part.is_empty() {

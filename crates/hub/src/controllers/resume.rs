@@ -54,7 +54,7 @@ impl Decider {
 }
 
 /// Takes what the last hub left, if it is usable; it can be taken once. Call this before there is anything new to do.
-pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
+pub async fn take_left(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
     let left = store
         .transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await }))
         .await?;

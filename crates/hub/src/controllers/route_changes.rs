@@ -123,7 +123,7 @@ async fn load_memory(replica: &Replica, acted_upon: u64) -> Result<(), StoreErro
     freeze_prunes::load(replica).await?;
     follow_windows::load(replica).await?;
     send_notifications::load(replica).await?;
-    select_health_rules::tell(&replica.store).await?;
+    select_health_rules::write_statuses(&replica.store).await?;
     load_clusters(replica, acted_upon).await?;
     replica.memory.clusters.set_loaded();
     serve_receivers::load(replica).await?;
@@ -173,7 +173,7 @@ async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreEr
     let rows = ClusterRows::load(&mut *replica.store.tables().await?).await?;
 
     for resource in found.iter().filter(|resource| resource.version <= acted_upon) {
-        replica.memory.seen.note(&resource.object["metadata"]);
+        replica.memory.seen.note_object(&resource.object["metadata"]);
     }
     let states = found
         .iter()
@@ -294,7 +294,7 @@ fn note_pipelines(replica: &Replica, kind: Followed, name: &Name) {
         Followed::Service => Part::Service,
         _ => return,
     };
-    replica.memory.pipelines.note(part, name);
+    replica.memory.pipelines.note_change(part, name);
 }
 
 async fn route_service(replica: &Replica, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
@@ -354,7 +354,7 @@ fn news(replica: &Replica, kind: Followed, event: &WatchEvent) -> News {
     }
     // Only one finalizer concerns a controller: its own. Where that is missing, the controller has to set it.
     let is_held = kind != Followed::Service || resources::is_held(metadata);
-    match replica.memory.seen.note(metadata) {
+    match replica.memory.seen.note_object(metadata) {
         News::Nothing if !is_held => News::Metadata,
         news => news,
     }
@@ -412,7 +412,7 @@ impl Followed {
 /// Sources that name changed credentials are fetched at once. The write itself has marked the clusters whose services
 /// name the Secret.
 async fn route_secret(replica: &Replica, secret: &Name, object: &Value) -> Result<(), StoreError> {
-    let is_shared = replica.access.credentials.note(secret, object);
+    let is_shared = replica.access.credentials.note_secret(secret, object);
     let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
 
     let services = services_of_secret(&mut *replica.store.tables().await?, &secret.namespace, &secret.name).await?;

@@ -322,7 +322,7 @@ async fn advance(replica: &Replica, known: &mut HashMap<String, bool>) -> Result
     if edited || !turned.is_empty() {
         let done = async {
             wake(replica, edited, &turned, now).await?;
-            tell(replica, now).await
+            write_statuses(replica, now).await
         };
         if let Err(error) = done.await {
             windows.edited.fetch_or(edited, Ordering::AcqRel);
@@ -366,7 +366,7 @@ async fn wake(replica: &Replica, edited: bool, turned: &[&str], now: Timestamp) 
 }
 
 /// Writes the status of each window, if it differs.
-async fn tell(replica: &Replica, now: Timestamp) -> Result<(), StoreError> {
+async fn write_statuses(replica: &Replica, now: Timestamp) -> Result<(), StoreError> {
     for Listed {
         resource,
         typed,

@@ -177,7 +177,7 @@ pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, Stor
         "all deletions of the fleet are stopped: {why}. To resume them: kubectl {}",
         release()
     );
-    events::tell(
+    events::write_event(
         tx,
         &namespace,
         &Told {

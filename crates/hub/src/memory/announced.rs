@@ -38,15 +38,15 @@ impl Announced {
 
     /// A delivery says that a source has moved. Returns how long to wait before the source is fetched.
     pub fn announce(&self, telling: Telling<'_>) -> Duration {
-        self.tell(telling, |known| known.deliver(now()))
+        self.with_announcements(telling, |known| known.deliver(now()))
     }
 
     /// A delivery names what is served already.
     pub fn confirm(&self, telling: Telling<'_>) {
-        self.tell(telling, |known| known.confirm(now()));
+        self.with_announcements(telling, |known| known.confirm(now()));
     }
 
-    fn tell<T>(&self, telling: Telling<'_>, tell: impl FnOnce(&mut Announcements) -> T) -> T {
+    fn with_announcements<T>(&self, telling: Telling<'_>, tell: impl FnOnce(&mut Announcements) -> T) -> T {
         let mut all = self.lock();
         let told = all.entry(telling.uid.to_owned()).or_insert_with(|| Told {
             source: telling.source.clone(),

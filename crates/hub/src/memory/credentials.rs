@@ -72,7 +72,7 @@ impl SharedCredentials {
     }
 
     /// A Secret was written or deleted. Returns whether it serves a prefix, or did.
-    pub fn note(&self, name: &Name, secret: &Value) -> bool {
+    pub fn note_secret(&self, name: &Name, secret: &Value) -> bool {
         let mut state = self.state();
         let did = state
             .known
@@ -136,10 +136,10 @@ mod tests {
         let shared = SharedCredentials::default();
         shared.state().known.insert("a".to_owned(), Arc::default());
         let secret = |kind: &str| json!({"type": kind});
-        assert!(!shared.note(&Name::new("a", "x"), &secret("Opaque")));
+        assert!(!shared.note_secret(&Name::new("a", "x"), &secret("Opaque")));
         assert!(shared.state().known.contains_key("a"));
         let before = shared.state().changes;
-        assert!(shared.note(&Name::new("a", "x"), &secret(SOURCE_CREDENTIALS)));
+        assert!(shared.note_secret(&Name::new("a", "x"), &secret(SOURCE_CREDENTIALS)));
         assert!(!shared.state().known.contains_key("a") && shared.state().changes > before);
         let prefix = UrlPrefix::parse("https://h").unwrap();
         let one = Shared {
@@ -148,7 +148,7 @@ mod tests {
         };
         shared.state().known.insert("a".to_owned(), Arc::new(vec![one]));
         assert!(
-            shared.note(&Name::new("a", "x"), &json!({})),
+            shared.note_secret(&Name::new("a", "x"), &json!({})),
             "it served a prefix before it was deleted"
         );
     }

@@ -74,7 +74,7 @@ impl Pipelines {
     }
 
     /// A part of a stage has changed, or its status: requeues the pipelines that have it.
-    pub fn note(&self, part: Part, changed: &Name) {
+    pub fn note_change(&self, part: Part, changed: &Name) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         // Most fleets have few pipelines, or none.
         for (name, parts) in known.iter().filter(|(name, _)| name.namespace == changed.namespace) {

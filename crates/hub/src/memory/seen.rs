@@ -32,7 +32,7 @@ pub struct Seen(Mutex<HashMap<u64, Prints>>);
 
 impl Seen {
     /// Notes an object that is being acted upon, or soon will be. Returns what is new.
-    pub fn note(&self, metadata: &Value) -> News {
+    pub fn note_object(&self, metadata: &Value) -> News {
         let desired = fingerprint(metadata, &["uid", "generation", "deletionTimestamp"]);
         let now = Prints {
             desired,
@@ -83,7 +83,7 @@ mod tests {
                 .extend(more.as_object().unwrap().clone());
             metadata
         };
-        let note = |generation, more| seen.note(&object(generation, more));
+        let note = |generation, more| seen.note_object(&object(generation, more));
         assert_eq!(note(1, json!({})), News::Desired);
         assert_eq!(
             note(

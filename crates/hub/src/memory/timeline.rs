@@ -42,7 +42,7 @@ pub struct Assigned {
     pub interval: Interval,
 }
 
-fn note<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>, key: K, value: V) {
+fn remember<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>, key: K, value: V) {
     let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
     if map.len() < REMEMBERED || map.contains_key(&key) {
         map.insert(key, value);
@@ -52,18 +52,18 @@ fn note<K: Eq + Hash, V>(map: &Mutex<HashMap<K, V>>, key: K, value: V) {
 impl Timeline {
     pub fn note_fetch(&self, source_uid: &str, fetched: impl FnOnce() -> Fetched) {
         if traces::is_on() {
-            note(&self.fetches, source_uid.to_owned(), fetched());
+            remember(&self.fetches, source_uid.to_owned(), fetched());
         }
     }
 
     pub fn note_assignment(&self, service_uid: &str, assigned: impl FnOnce() -> Assigned) {
         if traces::is_on() {
-            note(&self.assignments, service_uid.to_owned(), assigned());
+            remember(&self.assignments, service_uid.to_owned(), assigned());
         }
     }
 
     /// Takes what led to a service's new entry, and forgets the assignment.
-    fn take(&self, service_uid: &str) -> (Option<Fetched>, Option<Assigned>) {
+    fn take_spans(&self, service_uid: &str) -> (Option<Fetched>, Option<Assigned>) {
         let assigned = self
             .assignments
             .lock()
@@ -111,9 +111,9 @@ pub struct Published<'a> {
 }
 
 /// Reports the hub's part of each entry's trace.
-pub fn tell(timeline: &Timeline, published: Published<'_>, entries: &[NewEntry]) {
+pub fn report_traces(timeline: &Timeline, published: Published<'_>, entries: &[NewEntry]) {
     for entry in entries {
-        let (fetched, assigned) = timeline.take(&entry.service.uid);
+        let (fetched, assigned) = timeline.take_spans(&entry.service.uid);
         spans(published, entry, fetched, assigned)
             .into_iter()
             .for_each(traces::tell);

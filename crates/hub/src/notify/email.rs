@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::{
     channel::{Letter, Sent},
-    line::{Fault, Trouble, tell_reason},
+    line::{Fault, Trouble, describe_reason},
 };
 
 /// Time limit for sending a mail.
@@ -157,7 +157,8 @@ impl Email {
 
     async fn deliver(&self, mail: &Message) -> Result<(), Fault> {
         let found = self.web.guarded_addresses(&self.host, self.port).await;
-        let addresses = found.map_err(|(reason, evidence)| Fault::new(tell_reason(&self.host, &reason, &evidence)))?;
+        let addresses =
+            found.map_err(|(reason, evidence)| Fault::new(describe_reason(&self.host, &reason, &evidence)))?;
         let hello = ClientId::Domain(self.domain().to_owned());
         let implicit = self.is_implicit.then(|| self.tls.clone());
         let connected =

@@ -29,7 +29,7 @@ pub struct Told {
 }
 
 /// Writes an Event beside its object, unless the namespace is being removed, where nothing can be created.
-pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
+pub async fn write_event(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else {
         return Ok(());
     };

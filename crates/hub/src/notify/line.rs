@@ -82,7 +82,7 @@ impl Line {
         let host = url.port().map_or(host.clone(), |port| format!("{host}:{port}"));
         let site = web
             .guarded_site(&url, access)
-            .map_err(|error| ("AddressInvalid", tell(&host, &error)))?;
+            .map_err(|error| ("AddressInvalid", describe_failure(&host, &error)))?;
         // The part after the host may be a credential.
         secrets.extend(Some(Zeroizing::new(url.path().to_owned())).filter(|path| path.len() > 8));
         secrets.extend(url.query().map(|query| Zeroizing::new(query.to_owned())));
@@ -133,7 +133,7 @@ impl Line {
     async fn ask(&self, ask: Ask) -> Result<Reply, Fault> {
         let ask = ask.header(header::ACCEPT, "application/json").sign(Sign::Login);
         let reply = self.site.deliver(Step::new("send a message to", TIMEOUT), ask).await;
-        let reply = reply.map_err(|error| Fault::new(self.redact(&tell(&self.host, &error))))?;
+        let reply = reply.map_err(|error| Fault::new(self.redact(&describe_failure(&self.host, &error))))?;
         match reply.status.as_u16() {
             200..=299 => Ok(reply),
             status => Err(self.refusal(status, &reply)),
@@ -198,11 +198,11 @@ impl Line {
 }
 
 /// A failure on the way, without the address, which may be a secret.
-fn tell(host: &str, error: &FetchError) -> String {
-    tell_reason(host, &error.reason, &error.evidence)
+fn describe_failure(host: &str, error: &FetchError) -> String {
+    describe_reason(host, &error.reason, &error.evidence)
 }
 
-pub fn tell_reason(host: &str, reason: &FetchReason, evidence: &str) -> String {
+pub fn describe_reason(host: &str, reason: &FetchReason, evidence: &str) -> String {
     let evidence = if evidence.is_empty() {
         String::new()
     } else {

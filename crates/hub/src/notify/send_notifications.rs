@@ -109,14 +109,14 @@ pub async fn send_notifications(replica: Arc<Replica>, name: Name) -> Result<Nex
         let message =
             format!("the hub uses the first {MAX_PROVIDERS} providers of a namespace by name; this one comes later");
         sender
-            .tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked())
+            .write_status(Some(Verdict::stalled("TooManyProviders", message)), sender.asked())
             .await?;
         return Ok(Next::OnChange);
     }
 
     if provider.spec.suspend {
         let verdict = Verdict::new("Ready", None, "Suspended", "suspended; notifications wait");
-        sender.tell(Some(vec![verdict]), sender.asked()).await?;
+        sender.write_status(Some(vec![verdict]), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
 
@@ -124,7 +124,7 @@ pub async fn send_notifications(replica: Arc<Replica>, name: Name) -> Result<Nex
         Ok(channel) => channel,
         Err((reason, message)) => {
             sender
-                .tell(Some(Verdict::stalled(reason, message)), sender.asked())
+                .write_status(Some(Verdict::stalled(reason, message)), sender.asked())
                 .await?;
             return Ok(Next::OnChange);
         }
@@ -171,7 +171,7 @@ impl Sender<'_> {
         }
 
         let verdicts = self.judge(&outcome, pause.is_some()).await?;
-        self.tell(verdicts, answered).await?;
+        self.write_status(verdicts, answered).await?;
         self.clean().await?;
 
         let next = next_due(&mut *self.replica.store.tables().await?, uid).await?;
@@ -419,7 +419,7 @@ impl Sender<'_> {
         Ok(Some(Verdict::ready("Ready", "pending notifications are sent")))
     }
 
-    async fn tell(&self, verdicts: Option<Vec<Verdict>>, answered: Option<String>) -> Result<(), StoreError> {
+    async fn write_status(&self, verdicts: Option<Vec<Verdict>>, answered: Option<String>) -> Result<(), StoreError> {
         let previous = self.provider.status.clone().unwrap_or_default();
         let generation = self.provider.metadata.generation.unwrap_or(0);
         let conditions = match verdicts {

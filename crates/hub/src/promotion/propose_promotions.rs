@@ -419,7 +419,7 @@ impl Task<'_> {
                         return Ok(false);
                     }
                     if let Some(told) = &told {
-                        events::tell(tx, &resource, told).await?;
+                        events::write_event(tx, &resource, told).await?;
                     }
                     Ok(true)
                 })

@@ -66,7 +66,7 @@ async fn post_delivery(
         );
     }
     let receiver = receivers.at(&path);
-    let outcome = take(&replica, receiver.as_deref(), &headers, body).await;
+    let outcome = take_delivery(&replica, receiver.as_deref(), &headers, body).await;
     let counted = match &outcome {
         Ok(Taken::Acted) => DeliveryResult::Taken,
         Ok(Taken::Ignored | Taken::Suspended) => DeliveryResult::Ignored,
@@ -80,14 +80,19 @@ async fn post_delivery(
         Ok(taken) => accept(&taken),
         Err(refused) => {
             if let Some(receiver) = &receiver {
-                note(&replica, receiver, Said::Refused(refused));
+                note_result(&replica, receiver, Said::Refused(refused));
             }
             refuse(refused)
         }
     }
 }
 
-async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, body: Body) -> Result<Taken, Refused> {
+async fn take_delivery(
+    replica: &Replica,
+    receiver: Option<&Live>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Taken, Refused> {
     if !signature::is_signed(headers) {
         return Err(Refused::SignatureMissing);
     }
@@ -109,7 +114,7 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
 
     let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
     if !payload::is_wanted(kind, &receiver.spec.events, event) {
-        note(
+        note_result(
             replica,
             receiver,
             Said::Ignored {
@@ -128,7 +133,7 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
         return Ok(Taken::Suspended);
     }
 
-    note(
+    note_result(
         replica,
         receiver,
         Said::Taken {
@@ -140,8 +145,8 @@ async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, b
     Ok(Taken::Acted)
 }
 
-fn note(replica: &Replica, receiver: &Live, said: Said) {
-    let wait = receiver.log.note(said, Timestamp::now(), Instant::now());
+fn note_result(replica: &Replica, receiver: &Live, said: Said) {
+    let wait = receiver.log.note_delivery(said, Timestamp::now(), Instant::now());
     replica.wake_after_receipt(&receiver.name, wait);
 }
 

@@ -118,7 +118,7 @@ impl Log {
     }
 
     /// Notes the result of a delivery. Returns when the status should be written.
-    pub fn note(&self, said: Said, time: Timestamp, now: Instant) -> Duration {
+    pub fn note_delivery(&self, said: Said, time: Timestamp, now: Instant) -> Duration {
         let mut noted = self.lock();
         match &said {
             Said::Refused(_) => noted.refused = Some(time),
@@ -134,7 +134,13 @@ impl Log {
     }
 
     /// Adds the noted results to a status that is about to be written.
-    pub fn tell(&self, receiver: &Live, status: &mut ReceiverStatus, verdicts: &mut Vec<Verdict>, now: Instant) {
+    pub fn complete_status(
+        &self,
+        receiver: &Live,
+        status: &mut ReceiverStatus,
+        verdicts: &mut Vec<Verdict>,
+        now: Instant,
+    ) {
         let mut noted = self.lock();
         if let Some(time) = noted.right {
             status.last_delivery_time = Some(whole_seconds(time));
@@ -187,13 +193,13 @@ mod tests {
         let taken = || Said::Taken {
             event: "push".to_owned(),
         };
-        assert_eq!(log.note(taken(), time, start), SOON);
+        assert_eq!(log.note_delivery(taken(), time, start), SOON);
         written("Taken", start);
-        assert_eq!(log.note(taken(), time, start), SELDOM);
+        assert_eq!(log.note_delivery(taken(), time, start), SELDOM);
         let refused = || Said::Refused(Refused::SignatureWrong);
-        assert_eq!(log.note(refused(), time, start), OFTEN);
-        assert_eq!(log.note(refused(), time, start + OFTEN), SOON);
+        assert_eq!(log.note_delivery(refused(), time, start), OFTEN);
+        assert_eq!(log.note_delivery(refused(), time, start + OFTEN), SOON);
         written("SignatureWrong", start + OFTEN);
-        assert_eq!(log.note(refused(), time, start + OFTEN), SELDOM);
+        assert_eq!(log.note_delivery(refused(), time, start + OFTEN), SELDOM);
     }
 }

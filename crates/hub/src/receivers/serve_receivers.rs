@@ -53,7 +53,7 @@ async fn serve(replica: &Replica, name: &Name) -> Result<(), StoreError> {
         Err(trouble) => (None, Some(trouble)),
     };
     withdraw(replica, replica.receivers.serve(name, next));
-    tell(replica, name, &resource, receiver, trouble).await
+    write_status(replica, name, &resource, receiver, trouble).await
 }
 
 /// Why there is no token: reason and message of the condition.
@@ -92,7 +92,7 @@ fn withdraw(replica: &Replica, before: Option<Arc<Live>>) {
     }
 }
 
-async fn tell(
+async fn write_status(
     replica: &Replica,
     name: &Name,
     resource: &Resource,
@@ -124,7 +124,7 @@ async fn tell(
     };
 
     if let Some(live) = &live {
-        Log::tell(&live.log, live, &mut status, &mut verdicts, Instant::now());
+        Log::complete_status(&live.log, live, &mut status, &mut verdicts, Instant::now());
     }
 
     let is_told = |kind: &str| verdicts.iter().any(|verdict| verdict.kind == kind);

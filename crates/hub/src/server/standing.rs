@@ -39,7 +39,7 @@ impl Standing {
         Request(Arc::clone(self))
     }
 
-    pub(super) fn note(&self, response: &http::Response<Body>) {
+    pub(super) fn note_response(&self, response: &http::Response<Body>) {
         if response.extensions().get::<Known>().is_some() {
             self.is_known.store(true, Ordering::Relaxed);
         }

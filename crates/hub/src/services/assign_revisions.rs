@@ -116,7 +116,7 @@ async fn load_service(replica: &Replica, name: &Name) -> Result<Option<(Resource
         return Ok(None);
     };
     // Record this object as seen, so that our own writes do not requeue the service. Any other change still does.
-    if replica.memory.seen.note(&resource.object["metadata"]) > News::Nothing {
+    if replica.memory.seen.note_object(&resource.object["metadata"]) > News::Nothing {
         // The write that brought this news has marked the cluster. `route_changes` will find nothing new in its
         // event, so wake `compute_desired` here.
         replica.wake_after_mark();

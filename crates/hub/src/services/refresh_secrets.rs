@@ -85,7 +85,7 @@ async fn follow(replica: &Replica, secrets: &ExternalSecrets) {
         while !waiting.is_empty() {
             let some: Vec<Changed> = waiting.iter().take(AT_ONCE).cloned().collect();
             let count = some.len();
-            match tell(replica, some).await {
+            match save_changed(replica, some).await {
                 Ok(()) => drop(waiting.drain(..count)),
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), "mark the services that are handed what backends have changed");
@@ -132,7 +132,7 @@ async fn keep_used(replica: &Replica, secrets: &ExternalSecrets) -> Result<(), S
 }
 
 /// Saves what was read, and marks the services that use it.
-async fn tell(replica: &Replica, changed: Vec<Changed>) -> Result<(), StoreError> {
+async fn save_changed(replica: &Replica, changed: Vec<Changed>) -> Result<(), StoreError> {
     let told = replica.store.transact(move |tx| {
         Box::pin(async move {
             let mut told = Vec::new();

@@ -39,11 +39,11 @@ pub async fn follow(replica: &Replica) -> Result<(), StoreError> {
         .transact(|tx| Box::pin(async move { mark_all(tx).await }))
         .await?;
     replica.wake_after_mark();
-    tell(&replica.store).await
+    write_statuses(&replica.store).await
 }
 
 /// Writes the status of each rule, if it differs.
-pub async fn tell(store: &Store) -> Result<(), StoreError> {
+pub async fn write_statuses(store: &Store) -> Result<(), StoreError> {
     let rows = list(store).await?;
     let selection = select(rows.iter().map(|(resource, rule)| named(resource, rule)).collect());
     for (resource, rule) in &rows {

@@ -69,7 +69,7 @@ pub async fn plan(
             if !matches!(step, Step::NotGranted) {
                 rows.remove(&cluster.uid);
                 let place = format!("{}/{}", cluster.key.namespace, cluster.key.name);
-                note(&mut plan, place, step);
+                count_step(&mut plan, place, step);
             }
         }
     }
@@ -98,7 +98,7 @@ fn finish(mut plan: SetPlan, dropped: Vec<String>) -> SetPlan {
     plan
 }
 
-fn note(plan: &mut SetPlan, cluster: String, step: Step) {
+fn count_step(plan: &mut SetPlan, cluster: String, step: Step) {
     match step {
         Step::NotGranted => {}
         Step::Same => plan.counts.unchanged += 1,

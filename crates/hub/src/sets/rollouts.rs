@@ -35,7 +35,7 @@ use news::News;
 use observe::{Gate, Sight};
 pub use report::{Count, Told, count, is_looked_at, tell_members};
 pub use row::{counting_document, held_spec, note_report, published, spec_to_hold};
-use save::{save, tell};
+use save::{rollout_status, save};
 pub use whole::{Whole, look_at_heard, look_at_whole};
 
 /// Progress of a rollout after one decision.
@@ -86,7 +86,7 @@ pub async fn advance(
 
     let of = (name, resource.uid.as_str(), set);
     let words = (target.revision.as_str(), overridden);
-    let note = set_versions::note(replica, of, (&before.state, &decision), words).await?;
+    let note = set_versions::note_rollout(replica, of, (&before.state, &decision), words).await?;
     let news = News {
         policy: &policy,
         before: &before.state,
@@ -102,7 +102,7 @@ pub async fn advance(
 
     follow_up(replica, name, (rows, &before.state), &decision).await?;
     Ok(Some(Advance {
-        status: tell(&decision),
+        status: rollout_status(&decision),
         counts: decision.counts,
         last_good: decision.state.last_good.map(|good| good.number),
         next_look: decision.next_look,
@@ -120,7 +120,7 @@ async fn follow_up(
     replica.memory.sets.note_read(name);
     if before.target != decision.state.target {
         // A commit that concerns no member leaves the set's status as it is, so wake pipelines and dependents here.
-        replica.memory.pipelines.note(Part::Set, name);
+        replica.memory.pipelines.note_change(Part::Set, name);
         dependencies::wake_dependents_of_set(replica, name).await?;
     }
 

@@ -187,7 +187,7 @@ pub struct Note {
 
 /// Returns the news of a rollout and the orders about it; None: they are saved already. `before`: the state before the
 /// decision. `overridden`: the override that lets its changes start despite windows.
-pub async fn note(
+pub async fn note_rollout(
     replica: &Replica,
     (name, set_uid, set): (&Name, &str, &ServiceSet),
     (before, decision): (&State, &Decision),

@@ -89,6 +89,6 @@ fn note_foreign(replica: &Replica, receiver: &Live, hint: &Hint) {
     let repository = addresses.join(" or ");
     let wait = receiver
         .log
-        .note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
+        .note_delivery(Said::Foreign { repository }, Timestamp::now(), Instant::now());
     replica.wake_after_receipt(&receiver.name, wait);
 }

@@ -133,7 +133,7 @@ impl Rig {
         let store = Store::open(options).await.unwrap();
         identity.note_successions(&store).await.unwrap();
         let url = "https://hub.test:8443".to_owned();
-        let left = resume::take(&store, &identity).await.unwrap();
+        let left = resume::take_left(&store, &identity).await.unwrap();
         let connections = Connections::new(CONNECTIONS);
         let directory_of_data = data.path().to_owned();
         // All servers of tests are on this machine.

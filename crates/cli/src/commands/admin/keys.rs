@@ -127,8 +127,8 @@ pub(super) async fn run(command: Command, connect: &ConnectArgs) -> Result<()> {
 async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
     match command {
         Command::List { output, .. } => list(hub, output).await?,
-        Command::Rotate { key: Key::Ca, .. } => tell(&request(&hub.data_dir, Change::Authority)?),
-        Command::Rotate { key: Key::Signing, .. } => tell(&request(&hub.data_dir, Change::SigningKey)?),
+        Command::Rotate { key: Key::Ca, .. } => announce_request(&request(&hub.data_dir, Change::Authority)?),
+        Command::Rotate { key: Key::Signing, .. } => announce_request(&request(&hub.data_dir, Change::SigningKey)?),
         Command::Rotate { key: Key::Seal, .. } => {
             let current = request_seal_key(&hub.data_dir).map_err(|error| unreadable(&error))?;
             say(&format!(
@@ -139,7 +139,7 @@ async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
         }
         Command::Announce { file, .. } => {
             let pins = pins_of_file(&file).map_err(|error| Failure::usage(chain(&error)))?;
-            tell(&request(&hub.data_dir, Change::Announce(pins))?);
+            announce_request(&request(&hub.data_dir, Change::Announce(pins))?);
         }
         Command::Revoke { force, .. } => revoke(hub, force).await?,
     }
@@ -157,7 +157,7 @@ fn unreadable(error: &IdentityError) -> Failure {
     Failure::usage("can't read the hub's keys").evidence(chain(error))
 }
 
-fn tell(request: &Request) {
+fn announce_request(request: &Request) {
     say(&format!("at its next start the hub {}: restart it", describe(request)));
 }
 
@@ -302,7 +302,7 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
         print(&clusters.render(terminal))?;
     }
     if let Some(request) = &listed.requested {
-        tell(request);
+        announce_request(request);
     }
     Ok(())
 }
@@ -349,7 +349,7 @@ async fn revoke(of: &LocalHub, force: bool) -> Result<()> {
                 .next("restart the hub first, and revoke once all clusters are current"),
         );
     }
-    tell(&request(&of.data_dir, Change::Revoke)?);
+    announce_request(&request(&of.data_dir, Change::Revoke)?);
     if !names.is_empty() {
         say(&format!("these must join again: {}", names.join(", ")));
     }

@@ -72,7 +72,7 @@ pub(super) async fn apply(session: &Session, plural: &str, document: &Value, mod
     }
 }
 
-pub(super) fn tell(plural: &str, document: &Value, outcome: Outcome, suffix: &str) -> Result<()> {
+pub(super) fn print_outcome(plural: &str, document: &Value, outcome: Outcome, suffix: &str) -> Result<()> {
     let outcome = match outcome {
         Outcome::Created => "created",
         Outcome::Configured => "configured",

@@ -11,7 +11,7 @@ use super::{
     Goal,
     judge::Progress,
     looks::{Looks, Over},
-    members, tell,
+    members, print_finding,
 };
 use crate::{
     commands::why,
@@ -128,7 +128,7 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
     };
     say(&text::plain(&told));
     match why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
-        Ok(finding) if finding.standing != Standing::Healthy => tell(session, &short, &finding, state),
+        Ok(finding) if finding.standing != Standing::Healthy => print_finding(session, &short, &finding, state),
         _ => {}
     }
     Ok(code)

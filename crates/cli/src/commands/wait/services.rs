@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{
     GRACE, Goal, Wanted,
     judge::{Progress, judge},
-    members, tell,
+    members, print_finding,
 };
 use crate::{
     commands::why,
@@ -71,7 +71,7 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
             ));
             for name in missing.keys() {
                 match why::explain(session, &wanted.namespace, name).await {
-                    Ok(finding) => tell(session, name, &finding, ""),
+                    Ok(finding) => print_finding(session, name, &finding, ""),
                     Err(failure) => say(&format!("  {name}: {}", text::plain(&failure.cause))),
                 }
             }
@@ -238,7 +238,7 @@ async fn give_up(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut B
             text::plain(reason)
         ));
         match why::explain(session, namespace, name).await {
-            Ok(finding) => tell(session, name, &finding, reason),
+            Ok(finding) => print_finding(session, name, &finding, reason),
             Err(_) => say(&format!("  next: {} why {name} -n {namespace}", session.program.name())),
         }
     }

@@ -148,7 +148,7 @@ impl Examined {
                     return Ok(false);
                 }
                 for told in &told {
-                    events::tell(tx, &resource, told).await?;
+                    events::write_event(tx, &resource, told).await?;
                 }
                 Ok(true)
             })

@@ -211,7 +211,7 @@ async fn finish_removal(
                 posting.save(tx).await?;
             }
             if let Some(told) = &farewell.told {
-                events::tell(tx, &about, told).await?;
+                events::write_event(tx, &about, told).await?;
             }
             if let Some(change) = change {
                 tx.write(Write { key, change }).await?;

@@ -180,7 +180,7 @@ async fn write_rows(
                 held.save(tx, &key).await?;
             }
             if let Some((about, told)) = &making.told {
-                events::tell(tx, about, told).await?;
+                events::write_event(tx, about, told).await?;
             }
 
             if changes.is_rewired {

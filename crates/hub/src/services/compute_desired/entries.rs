@@ -68,7 +68,7 @@ pub(super) async fn resolve_entries(
                 }
             };
 
-            let service = resources::take(found)?;
+            let service = resources::parse_owned(found)?;
             let facts = facts_of(replica, row, service, (origin, (member, held)), &mut urls).await?;
             // A service that was read a second time may have been deleted after these were loaded for another service.
             if facts.deleting() && (last_word.is_none() || newer.is_some()) {
@@ -211,7 +211,7 @@ pub async fn load_facts(
 pub(super) fn take_service(row: &Assignment, found: Option<Resource>) -> Result<Option<ServiceDeployment>, StoreError> {
     found
         .filter(|resource| resource.uid == row.service_uid)
-        .map(resources::take)
+        .map(resources::parse_owned)
         .transpose()
 }
 

@@ -248,5 +248,5 @@ fn announce(replica: &Replica, Next { row, news }: &Next, interval: Interval) {
         generation: row.generation,
         interval,
     };
-    timeline::tell(&replica.memory.timeline, published, news);
+    timeline::report_traces(&replica.memory.timeline, published, news);
 }

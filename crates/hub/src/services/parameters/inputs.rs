@@ -85,7 +85,7 @@ impl Reading<'_> {
         self.bytes > MAX_SOURCE_BYTES
     }
 
-    pub(super) fn note(&mut self, key: Key, version: Option<u64>, bytes: usize) {
+    pub(super) fn note_input(&mut self, key: Key, version: Option<u64>, bytes: usize) {
         self.inputs.insert(key, version);
         self.bytes += bytes;
     }
@@ -109,7 +109,7 @@ impl Reading<'_> {
             content,
             bytes,
         } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
-        self.note(ServiceContext::key(&key), version, bytes);
+        self.note_input(ServiceContext::key(&key), version, bytes);
         self.objects.contexts.insert(name, content);
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Reading<'_> {
             content,
             bytes,
         } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
-        self.note(stored, version, bytes);
+        self.note_input(stored, version, bytes);
         self.objects.config_maps.insert(name, content);
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Reading<'_> {
                 self.cache.secrets.entry(place.clone()).or_insert(read).clone()
             }
         };
-        self.note(secret_backends::key(self.namespace, &place.1), version, bytes);
+        self.note_input(secret_backends::key(self.namespace, &place.1), version, bytes);
         self.objects.secrets.insert(place.1, content);
         Ok(())
     }

@@ -113,7 +113,7 @@ pub(super) async fn save(
     Ok(is_saved)
 }
 
-pub(super) fn tell(decision: &Decision) -> RolloutStatus {
+pub(super) fn rollout_status(decision: &Decision) -> RolloutStatus {
     let (counts, outlook) = (decision.counts, &decision.outlook);
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     RolloutStatus {

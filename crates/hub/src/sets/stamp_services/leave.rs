@@ -116,7 +116,7 @@ async fn brake(
             if freeze_prunes::freeze(tx, &why, Timestamp::now()).await? {
                 brake_members(tx, &set_uid).await?;
             }
-            events::tell(
+            events::write_event(
                 tx,
                 &about,
                 &Told {
