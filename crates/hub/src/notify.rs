@@ -46,14 +46,14 @@ pub use self::{
 /// Providers and rules in the memory of this replica. Code that writes news asks here which providers it concerns.
 #[derive(Default)]
 pub struct Notifications {
-    known: RwLock<Known>,
+    known: RwLock<KnownRoutes>,
     paces: Mutex<Paces>,
     pub providers: Arc<WorkQueue<Name>>,
     pub rules: Arc<WorkQueue<Name>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownRoutes {
     providers: BTreeMap<Name, Provider>,
     rules: BTreeMap<Name, NotificationRuleSpec>,
 }
@@ -94,11 +94,11 @@ fn first_of<'m, T>(
 }
 
 impl Notifications {
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
+    fn known(&self) -> RwLockReadGuard<'_, KnownRoutes> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, Known> {
+    fn change(&self) -> RwLockWriteGuard<'_, KnownRoutes> {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +122,7 @@ impl Notifications {
             )
         };
         let providers = providers.into_iter().map(provider).collect();
-        let known = Known {
+        let known = KnownRoutes {
             providers,
             rules: rules.into_iter().collect(),
         };

@@ -49,11 +49,11 @@ pub struct Receivers {
 #[derive(Default)]
 struct KnownReceivers {
     is_loaded: bool,
-    by_name: HashMap<Name, Known>,
+    by_name: HashMap<Name, KnownReceiver>,
     by_path: HashMap<String, Arc<Live>>,
 }
 
-struct Known {
+struct KnownReceiver {
     /// Name of the Secret that has its token.
     secret: String,
     log: Arc<Log>,
@@ -169,7 +169,7 @@ impl Receivers {
     /// A receiver is about to be read: from now on it is found by its Secret. Returns the log of its deliveries.
     pub fn expect(&self, name: &Name, secret: &str) -> Arc<Log> {
         let mut all = self.change();
-        let known = all.by_name.entry(name.clone()).or_insert_with(|| Known {
+        let known = all.by_name.entry(name.clone()).or_insert_with(|| KnownReceiver {
             secret: String::new(),
             log: Arc::default(),
             live: None,

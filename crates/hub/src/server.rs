@@ -97,7 +97,7 @@ impl Server {
                         patience: self.patience,
                         shutdown: shutdown.clone(),
                         places: Arc::clone(&places),
-                        place: Place {
+                        place: ServingThreads {
                             yielding: self.yielding.clone(),
                             yields: CancellationToken::new(),
                         },
@@ -141,12 +141,12 @@ struct Connection {
     patience: Patience,
     shutdown: CancellationToken,
     places: Arc<Places>,
-    place: Place,
+    place: ServingThreads,
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let Place { yielding, yields } = self.place.clone();
+        let ServingThreads { yielding, yields } = self.place.clone();
         let mut serving = Box::pin(self.serve_stream(stream));
         let Some(yielding) = yielding else { return serving.await };
         tokio::select! {
@@ -304,13 +304,13 @@ impl Life {
 /// The threads that serve a connection. Shared with the requests of an HTTP/2 connection, because the first request
 /// that yields to others is already running when the connection moves.
 #[derive(Clone)]
-struct Place {
+struct ServingThreads {
     yielding: Option<Yielding>,
     /// Cancelled by the first request that yields to others.
     yields: CancellationToken,
 }
 
-impl Place {
+impl ServingThreads {
     fn note(&self, path: &str) {
         if self
             .yielding
@@ -322,7 +322,7 @@ impl Place {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Place {
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for ServingThreads {
     fn execute(&self, work: F) {
         match &self.yielding {
             Some(yielding) if self.yields.is_cancelled() => drop(yielding.threads.spawn(work)),
@@ -331,7 +331,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Place {
     }
 }
 
-fn builder(place: Place) -> auto::Builder<Place> {
+fn builder(place: ServingThreads) -> auto::Builder<ServingThreads> {
     let mut builder = auto::Builder::new(place);
     builder
         .http1()
@@ -529,7 +529,7 @@ mod tests {
             patience: Patience::default(),
             shutdown: CancellationToken::new(),
             places: Arc::new(Places::new(3, Arc::default())),
-            place: Place {
+            place: ServingThreads {
                 yielding: None,
                 yields: CancellationToken::new(),
             },

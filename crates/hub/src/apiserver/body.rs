@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    fn into_value(self, place: Option<&Place<'_>>, duplicates: &mut Duplicates) -> Value {
+    fn into_value(self, place: Option<&ValuePath<'_>>, duplicates: &mut Duplicates) -> Value {
         match self {
             Self::Scalar(value) => value,
             Self::List(items) => {
@@ -100,7 +100,7 @@ impl Node {
                 items
                     .map(|(n, item)| {
                         item.into_value(
-                            Some(&Place {
+                            Some(&ValuePath {
                                 above: place,
                                 step: Step::Item(n),
                             }),
@@ -112,7 +112,7 @@ impl Node {
             Self::Fields(fields) => {
                 let mut map = Map::new();
                 for (name, node) in fields {
-                    let place = Place {
+                    let place = ValuePath {
                         above: place,
                         step: Step::Field(&name),
                     };
@@ -130,7 +130,7 @@ impl Node {
 
 /// The place of a value. Its text is only made for duplicates, because a name may be as long as a body, and a body may
 /// have a million values.
-struct Place<'a> {
+struct ValuePath<'a> {
     above: Option<&'a Self>,
     step: Step<'a>,
 }
@@ -140,7 +140,7 @@ enum Step<'a> {
     Item(usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for ValuePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(above) = self.above {
             above.fmt(f)?;
@@ -163,7 +163,7 @@ struct Duplicates {
 impl Duplicates {
     const MOST: usize = 256;
 
-    fn note_duplicate(&mut self, place: &Place<'_>) {
+    fn note_duplicate(&mut self, place: &ValuePath<'_>) {
         if self.in_order.len() >= Self::MOST {
             return;
         }

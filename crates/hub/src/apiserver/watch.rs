@@ -415,7 +415,7 @@ impl Feed {
     }
 
     /// Reserves a place for a line of `bytes`. `held`: memory that it has reserved already.
-    async fn place(&self, bytes: usize, mut held: Held) -> Result<Place, Ended> {
+    async fn place(&self, bytes: usize, mut held: Held) -> Result<ReservedLine, Ended> {
         // A client that reads nothing keeps its place no longer than others, and memory only while there is enough.
         let room = async {
             let slot = self.sender.clone().reserve_owned().await.ok()?;
@@ -432,17 +432,17 @@ impl Feed {
                 }
             }
         };
-        Ok(Place { slot, held })
+        Ok(ReservedLine { slot, held })
     }
 }
 
 /// A reserved place for a line.
-struct Place {
+struct ReservedLine {
     slot: mpsc::OwnedPermit<Bytes>,
     held: Held,
 }
 
-impl Place {
+impl ReservedLine {
     fn send(self, line: Bytes) {
         self.slot.send(self.held.with(line));
     }

@@ -148,7 +148,7 @@ async fn write_cluster(replica: &Replica, state: &ClusterState, uid: &str) -> Re
     let deadline = agent
         .as_ref()
         .map(|_| silence_deadline(state, replica.clock.steady_since()));
-    let said = Said {
+    let said = AgentState {
         agent: agent.as_ref(),
         update: update.as_ref(),
         report: report.as_ref(),
@@ -209,7 +209,7 @@ pub fn until_silent(state: &ClusterState, clock: Clock) -> Option<Duration> {
 }
 
 /// The known state of an agent.
-struct Said<'a> {
+struct AgentState<'a> {
     agent: Option<&'a Agent>,
     update: Option<&'a AgentUpdateRow>,
     report: Option<&'a AgentReport>,
@@ -257,7 +257,7 @@ async fn keep_quarantine(
 fn resolve_status(
     cluster: &Cluster,
     state: &ClusterState,
-    said: &Said<'_>,
+    said: &AgentState<'_>,
     deadline: Option<i64>,
     now: Timestamp,
 ) -> ClusterStatus {
@@ -301,7 +301,7 @@ fn resolve_status(
     }
 }
 
-impl Said<'_> {
+impl AgentState<'_> {
     /// Why the hub and the agent do not accept each other. None: they do, or there is no agent.
     fn refusal(&self, cluster: &str) -> Option<Vec<Verdict>> {
         if let Some(hosts) = &self.quarantine {

@@ -105,7 +105,7 @@ async fn serve(replica: Arc<Replica>, cluster: Arc<ClusterState>, live: Arc<Live
                 replica: &replica,
                 live: &live,
                 socket,
-                told: Told::default(),
+                told: SentHints::default(),
             };
             connection.talk(&cluster.uid).await
         }
@@ -120,7 +120,7 @@ struct Connection<'a> {
     replica: &'a Replica,
     live: &'a Arc<Live>,
     socket: Socket,
-    told: Told,
+    told: SentHints,
 }
 
 impl Connection<'_> {
@@ -238,7 +238,7 @@ impl Ended {
 
 /// The hints that were sent to the agent last.
 #[derive(Default)]
-struct Told {
+struct SentHints {
     number: Option<Number>,
     /// The hub asked the agent to fetch the hub's keys, or to make new ones.
     keys: bool,
@@ -248,7 +248,7 @@ struct Told {
     poll: Duration,
 }
 
-impl Told {
+impl SentHints {
     /// The hints about what has changed since.
     fn next(&mut self, cluster: &ClusterState, replica: &Replica) -> impl Iterator<Item = Hint> + use<> {
         let keep_alive = KEEP_ALIVE.min(cluster.poll_interval * 3 / 2);

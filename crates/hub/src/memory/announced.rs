@@ -14,9 +14,9 @@ use crate::resources::SourceName;
 
 /// By the source's uid.
 #[derive(Default)]
-pub struct Announced(Mutex<HashMap<String, Told>>);
+pub struct Announced(Mutex<HashMap<String, AnnouncedSource>>);
 
-struct Told {
+struct AnnouncedSource {
     source: SourceName,
     /// Uid of the receiver of the last delivery.
     receiver: String,
@@ -32,7 +32,7 @@ pub struct Telling<'a> {
 }
 
 impl Announced {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Told>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, AnnouncedSource>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,7 +48,7 @@ impl Announced {
 
     fn with_announcements<T>(&self, telling: Telling<'_>, tell: impl FnOnce(&mut Announcements) -> T) -> T {
         let mut all = self.lock();
-        let told = all.entry(telling.uid.to_owned()).or_insert_with(|| Told {
+        let told = all.entry(telling.uid.to_owned()).or_insert_with(|| AnnouncedSource {
             source: telling.source.clone(),
             receiver: String::new(),
             known: Announcements::default(),

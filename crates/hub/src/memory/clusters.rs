@@ -20,7 +20,7 @@ use super::connections::Live;
 /// Seconds by which an agent's clock may be off without being reported.
 pub const MIN_SKEW: i64 = 60;
 
-/// One cluster. It is replaced as a whole when something changes; only [`Heard`] changes in place.
+/// One cluster. It is replaced as a whole when something changes; only [`AgentMarks`] changes in place.
 #[derive(Clone, Debug)]
 pub struct ClusterState {
     pub uid: Arc<str>,
@@ -39,12 +39,12 @@ pub struct ClusterState {
     pub keys_since: i64,
     /// Digest of the annotation's value that requests new keys; None: none are requested.
     pub keys_request: Option<Arc<str>>,
-    heard: Arc<Heard>,
+    heard: Arc<AgentMarks>,
 }
 
 /// The parts of the state that change with requests of the agent.
 #[derive(Debug, Default)]
-struct Heard {
+struct AgentMarks {
     /// When it was heard last, in seconds since 1970; 0: never.
     last: AtomicI64,
     /// The value of `last` that was saved.

@@ -48,7 +48,7 @@ impl Scope {
     }
 }
 
-struct Known {
+struct KnownSet {
     uid: String,
     selector: LabelSelector,
 }
@@ -62,7 +62,7 @@ struct Counted {
 
 #[derive(Default)]
 struct State {
-    known: HashMap<Name, Known>,
+    known: HashMap<Name, KnownSet>,
     scopes: HashMap<Name, Scope>,
     counted: HashMap<Name, Counted>,
     /// Sets whose members this process has all read.
@@ -86,7 +86,7 @@ impl Sets {
 
     /// Call this before the set's clusters are listed, so that a cluster that changes meanwhile requeues the set.
     pub fn know(&self, name: &Name, uid: &str, selector: &LabelSelector) {
-        let known = Known {
+        let known = KnownSet {
             uid: uid.to_owned(),
             selector: selector.clone(),
         };
@@ -150,7 +150,7 @@ impl Sets {
     pub fn note_cluster(&self, cluster: &Name, uid: &str, labels: &BTreeMap<String, String>, has: &[String]) {
         let names: Vec<Name> = {
             let state = self.state();
-            let concerns = |(name, known): &(&Name, &Known)| {
+            let concerns = |(name, known): &(&Name, &KnownSet)| {
                 has.contains(&known.uid)
                     || (cluster_namespaces(&name.namespace).contains(&cluster.namespace.as_str())
                         && selects(&known.selector, labels))

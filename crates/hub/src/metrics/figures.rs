@@ -96,7 +96,7 @@ impl Read {
 
 /// Number of clusters by the state of their agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct ClusterCounts {
     ready: u64,
     silent: u64,
     not_joined: u64,
@@ -104,7 +104,7 @@ struct Heard {
     longest_silence: u64,
 }
 
-impl Heard {
+impl ClusterCounts {
     fn add(&mut self, cluster: &ClusterState, started: i64, now: i64) {
         if cluster.key_print.is_none() {
             self.not_joined += 1;
@@ -180,7 +180,7 @@ impl Shown {
             return Ok(());
         }
         let Clock { now, started } = replica.clock.read();
-        let mut heard = Heard::default();
+        let mut heard = ClusterCounts::default();
         replica.memory.clusters.each(|cluster| heard.add(cluster, started, now));
         let values = [
             ("ready", heard.ready),
@@ -253,7 +253,7 @@ mod tests {
             state
         };
         let (started, now) = (1_000, 2_000);
-        let mut heard = Heard::default();
+        let mut heard = ClusterCounts::default();
         let clusters = [
             cluster(false, None),
             cluster(true, Some(1_990)),
@@ -263,7 +263,7 @@ mod tests {
         clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
         assert_eq!(
             heard,
-            Heard {
+            ClusterCounts {
                 ready: 1,
                 silent: 2,
                 not_joined: 1,
@@ -271,14 +271,14 @@ mod tests {
             }
         );
         // A hub that was away heard no polls.
-        let mut heard = Heard::default();
+        let mut heard = ClusterCounts::default();
         heard.add(&cluster(true, Some(500)), started, 1_010);
         assert_eq!(
             heard,
-            Heard {
+            ClusterCounts {
                 ready: 1,
                 longest_silence: 10,
-                ..Heard::default()
+                ..ClusterCounts::default()
             }
         );
     }

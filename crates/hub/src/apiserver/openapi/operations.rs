@@ -162,7 +162,7 @@ fn group_word(group: &str) -> String {
 
 /// A path of a kind, and what distinguishes it in names of operations.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct KindPath<'a> {
     kind: &'a ResourceKind,
     /// Kind of the request and the answer.
     gvk: (&'a str, &'a str, &'a str),
@@ -191,7 +191,7 @@ fn reference(schema: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{schema}")})
 }
 
-impl<'a> Place<'a> {
+impl<'a> KindPath<'a> {
     fn of(kind: &'a ResourceKind) -> Self {
         let gvk = (&*kind.group, &*kind.version, &*kind.kind);
         Self {
@@ -348,9 +348,9 @@ fn collection_path(root: &str, kind: &ResourceKind) -> String {
 
 /// A subresource is sent either a kind with a schema of its own, or the resource itself.
 fn subresource<'a>(registry: &'a Registry, kind: &'a ResourceKind, sub: &'a Subresource) -> Option<Value> {
-    let mut place = Place {
+    let mut place = KindPath {
         sub: sub.name,
-        ..Place::of(kind)
+        ..KindPath::of(kind)
     };
     if let Some(gvk) = sub.kind {
         (place.gvk, place.schema) = (gvk, schema_of(registry, gvk)?);
@@ -371,7 +371,7 @@ fn subresource<'a>(registry: &'a Registry, kind: &'a ResourceKind, sub: &'a Subr
 
 pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, Value>) {
     let root = format!("/{}", path_of(&kind.group, &kind.version));
-    let (collection, place) = (collection_path(&root, kind), Place::of(kind));
+    let (collection, place) = (collection_path(&root, kind), KindPath::of(kind));
     if !kind.stored {
         let (method, operation) = match kind.is_listed() {
             true => ("get", place.list(&kind.list_schema_name())),
@@ -395,7 +395,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
     }
     paths.insert(collection.clone(), all);
     if kind.namespaced {
-        let everywhere = Place {
+        let everywhere = KindPath {
             everywhere: true,
             ..place
         };

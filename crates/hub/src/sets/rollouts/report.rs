@@ -211,7 +211,7 @@ pub struct Count {
 }
 
 /// A counted member, kept from one page to the next.
-struct Seen {
+struct CountedMember {
     cluster_uid: String,
     name: String,
     step: u16,
@@ -220,7 +220,7 @@ struct Seen {
     versions: Versions,
 }
 
-impl Seen {
+impl CountedMember {
     fn counted(&self) -> Counted<'_> {
         Counted {
             name: &self.name,
@@ -245,7 +245,7 @@ pub async fn count(
     };
     let seen = read_seen(replica, &resource.uid, &ground).await?;
     let outlook = &ground.written.outlook;
-    let counted: Vec<Counted<'_>> = seen.iter().map(Seen::counted).collect();
+    let counted: Vec<Counted<'_>> = seen.iter().map(CountedMember::counted).collect();
     let survey = RolloutSurvey {
         counted_at: Some(whole_seconds(Timestamp::now())),
         ..survey(&ground.policy, outlook, &counted)
@@ -265,7 +265,7 @@ pub async fn count(
 }
 
 /// Reads all members, page by page.
-async fn read_seen(replica: &Replica, set_uid: &str, ground: &Ground) -> Result<Vec<Seen>, StoreError> {
+async fn read_seen(replica: &Replica, set_uid: &str, ground: &Ground) -> Result<Vec<CountedMember>, StoreError> {
     let state = &ground.written.state;
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
@@ -276,7 +276,7 @@ async fn read_seen(replica: &Replica, set_uid: &str, ground: &Ground) -> Result<
         let members = ground.members(replica, &rows)?;
         for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
             let (progress, _) = progress(&ground.policy, state, member, ground.clock);
-            seen.push(Seen {
+            seen.push(CountedMember {
                 cluster_uid: member.cluster.to_owned(),
                 name: member.name.to_owned(),
                 step: member.step,
