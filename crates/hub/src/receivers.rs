@@ -27,7 +27,7 @@ use farwater_store::{Store, StoreError};
 use self::{body::Room, sources::Sources};
 pub use self::{
     door::{endpoints, router},
-    log::{Log, Said},
+    log::{DeliveryNote, Log},
     signature::{Token, TokenError},
 };
 use crate::resources::Name;

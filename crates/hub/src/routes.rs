@@ -26,7 +26,7 @@ use crate::{
     health,
     metrics::Route,
     replica::Replica,
-    server::{Closer, Known},
+    server::{Closer, KnownClient},
     status::{failure, forbidden, not_found, try_later, unauthenticated},
     turns::{Shares, Turn, Turns, peer_name},
     web,
@@ -200,7 +200,7 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
                 .run(Request::from_parts(parts, Body::from(body.bytes.clone())))
                 .await;
             if is_known {
-                response.extensions_mut().insert(Known);
+                response.extensions_mut().insert(KnownClient);
             }
             response
         }
@@ -230,7 +230,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
         serve_resource(&hub, user, request).await
     };
     response.extensions_mut().insert(asker);
-    response.extensions_mut().insert(Known);
+    response.extensions_mut().insert(KnownClient);
     if is_watch && response.status().is_success() {
         end_with_hub(&hub, response)
     } else {

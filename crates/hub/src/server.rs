@@ -132,7 +132,7 @@ impl Server {
 
 /// Added to the answer to an authenticated client, whose connection stays open when others need a place.
 #[derive(Clone, Copy)]
-pub struct Known;
+pub struct KnownClient;
 
 struct Connection {
     peer: SocketAddr,
@@ -431,7 +431,7 @@ mod tests {
     async fn who_polls_gives_its_place_up_to_who_waits_for_one_and_nobody_else_does() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().fallback(|| async { (axum::Extension(Known), "answer") });
+        let router = Router::new().fallback(|| async { (axum::Extension(KnownClient), "answer") });
         let server = server(listener, router, 3);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
@@ -461,7 +461,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let known = Router::new().route(
             "/known",
-            axum::routing::get(|| async { (axum::Extension(Known), "answer") }),
+            axum::routing::get(|| async { (axum::Extension(KnownClient), "answer") }),
         );
         let server = server(listener, known.fallback(|| async { "answer" }), 3);
         let shutdown = CancellationToken::new();

@@ -64,7 +64,7 @@ impl Standing {
 
 /// An override of windows that counts now, with its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct Override {
     pub by: String,
     pub reason: String,
 }
@@ -76,7 +76,7 @@ impl Word {
     }
 
     /// Returns what counts now on an object. A decision without a time is new and counts.
-    pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Said> {
+    pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Override> {
         let reason = self.said(object)?;
         let at = object["status"][self.at]
             .as_str()
@@ -86,7 +86,7 @@ impl Word {
             .unwrap_or("an unknown user")
             .to_owned();
         at.is_none_or(|at| now.duration_since(at) < self.lasts)
-            .then_some(Said { by, reason })
+            .then_some(Override { by, reason })
     }
 
     /// Removes the annotation if its time is over.
@@ -166,7 +166,7 @@ pub async fn override_of_set(
     name: &Name,
     uid: &str,
     now: Timestamp,
-) -> Result<Option<Said>, StoreError> {
+) -> Result<Option<Override>, StoreError> {
     let found = replica
         .store
         .get(&ServiceSet::key(name))

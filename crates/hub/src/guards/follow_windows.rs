@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::approvals::{OVERRIDE, Said, override_of_set, owning_set};
+use super::approvals::{OVERRIDE, Override, override_of_set, owning_set};
 use crate::{
     errors::chain,
     memory::clusters::ClusterState,
@@ -52,7 +52,7 @@ pub struct Handing {
     overrides: BTreeMap<String, Digest>,
     count: usize,
     /// Overrides of sets.
-    sets: HashMap<Name, Option<Said>>,
+    sets: HashMap<Name, Option<Override>>,
 }
 
 impl Handing {

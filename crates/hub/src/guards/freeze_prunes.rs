@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::managers::manage,
-    notify::events::{self, Told},
+    notify::events::{self, EventText},
     replica::Replica,
     resources,
 };
@@ -180,7 +180,7 @@ pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, Stor
     events::write_event(
         tx,
         &namespace,
-        &Told {
+        &EventText {
             is_warning: true,
             reason: "PrunesFrozen".into(),
             message,

@@ -20,7 +20,7 @@ const MAX_MESSAGE_BYTES: usize = 4096;
 const MAX_NAME: usize = 253;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct EventText {
     /// A person should look at it.
     pub is_warning: bool,
     /// CamelCase, for programs.
@@ -29,7 +29,7 @@ pub struct Told {
 }
 
 /// Writes an Event beside its object, unless the namespace is being removed, where nothing can be created.
-pub async fn write_event(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
+pub async fn write_event(tx: &mut Tx, about: &Resource, told: &EventText) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else {
         return Ok(());
     };
@@ -50,7 +50,7 @@ pub async fn write_event(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(
 
 /// The same for what happens to an object repeatedly: it has one Event per reason, with a count, so that their number
 /// is limited.
-pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
+pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &EventText) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else {
         return Ok(());
     };
@@ -103,7 +103,7 @@ pub async fn raise(store: &Store, about: &Resource, all: Vec<News>) -> Result<()
                 tell_again(
                     tx,
                     &about,
-                    &Told {
+                    &EventText {
                         is_warning,
                         reason: reason.into(),
                         message,
@@ -156,7 +156,7 @@ fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
     }
 }
 
-fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {
+fn event(about: &Resource, key: &Key, told: &EventText, now: Timestamp) -> Value {
     let mut involved = json!({
         "apiVersion": about.object["apiVersion"], "kind": about.object["kind"],
         "name": about.key.name, "uid": about.uid,

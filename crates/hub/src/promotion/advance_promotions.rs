@@ -28,7 +28,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::propose_promotions;
 use crate::{
     memory::pipelines::AskingGate,
-    notify::events::Told,
+    notify::events::EventText,
     queue::Next,
     replica::Replica,
     resources::{self, Name, Stored as _},
@@ -158,7 +158,7 @@ async fn forget_pipeline(replica: &Replica, name: &Name) -> Result<Next, StoreEr
 }
 
 impl Examined {
-    pub(super) fn tell(&self, decision: &Decision) -> Vec<Told> {
+    pub(super) fn tell(&self, decision: &Decision) -> Vec<EventText> {
         let told = |index: &usize, is_warning, reason: &'static str, what: &str| {
             let PipelineStage {
                 name: stage,
@@ -175,7 +175,7 @@ impl Examined {
                 .promoted(stage)
                 .map(describe_promotable)
                 .unwrap_or_default();
-            Told {
+            EventText {
                 is_warning,
                 reason: reason.into(),
                 message: format!("stage {stage} {what} {promoted}"),

@@ -29,7 +29,7 @@ use super::advance_promotions::read_state;
 use crate::{
     errors::{SourceFailure, chain},
     memory::turns::{Asks, Turn},
-    notify::events::{self, Told},
+    notify::events::{self, EventText},
     queue::Next,
     replica::Replica,
     resources::{self, Name},
@@ -240,7 +240,7 @@ impl Task<'_> {
     async fn note_pushed(&self, proposal: &mut Proposal, made: ObjectId) -> Result<(), SourceFailure> {
         (proposal.phase, proposal.problem) = (Phase::Pushed, None);
         let (stage, at) = (&self.stage().name, made.short());
-        let told = Told {
+        let told = EventText {
             is_warning: false,
             reason: "Proposed".into(),
             message: format!(
@@ -394,7 +394,7 @@ impl Task<'_> {
     }
 
     /// Saves what became of a promotion. False: another promotion has taken its place.
-    async fn note(&self, proposal: &Proposal, told: Option<Told>) -> Result<bool, StoreError> {
+    async fn note(&self, proposal: &Proposal, told: Option<EventText>) -> Result<bool, StoreError> {
         let store = &self.replica.store;
         for _ in 0..ATTEMPTS {
             let written = load_pipeline(&mut *store.tables().await?, &self.resource.uid).await?;

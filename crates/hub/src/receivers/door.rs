@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::{
     Live,
     body::{self, BodyError},
-    log::{Refused, Said},
+    log::{DeliveryNote, Refused},
     payload,
     signature::{self, Claim},
 };
@@ -80,7 +80,7 @@ async fn post_delivery(
         Ok(taken) => accept(&taken),
         Err(refused) => {
             if let Some(receiver) = &receiver {
-                note_result(&replica, receiver, Said::Refused(refused));
+                note_result(&replica, receiver, DeliveryNote::Refused(refused));
             }
             refuse(refused)
         }
@@ -117,7 +117,7 @@ async fn take_delivery(
         note_result(
             replica,
             receiver,
-            Said::Ignored {
+            DeliveryNote::Ignored {
                 event: event.to_owned(),
             },
         );
@@ -136,7 +136,7 @@ async fn take_delivery(
     note_result(
         replica,
         receiver,
-        Said::Taken {
+        DeliveryNote::Taken {
             event: event.to_owned(),
         },
     );
@@ -145,7 +145,7 @@ async fn take_delivery(
     Ok(Taken::Acted)
 }
 
-fn note_result(replica: &Replica, receiver: &Live, said: Said) {
+fn note_result(replica: &Replica, receiver: &Live, said: DeliveryNote) {
     let wait = receiver.log.note_delivery(said, Timestamp::now(), Instant::now());
     replica.wake_after_receipt(&receiver.name, wait);
 }

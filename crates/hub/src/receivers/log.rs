@@ -72,7 +72,7 @@ impl Refused {
 
 /// Result of the last delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum DeliveryNote {
     Taken {
         event: String,
     },
@@ -87,7 +87,7 @@ pub enum Said {
     Refused(Refused),
 }
 
-impl Said {
+impl DeliveryNote {
     fn reason(&self) -> &'static str {
         match self {
             Self::Taken { .. } => "Taken",
@@ -104,7 +104,7 @@ pub struct Log(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
-    last: Option<(Timestamp, Said)>,
+    last: Option<(Timestamp, DeliveryNote)>,
     /// The last delivery with a valid signature, and the last that was refused.
     right: Option<Timestamp>,
     refused: Option<Timestamp>,
@@ -118,10 +118,10 @@ impl Log {
     }
 
     /// Notes the result of a delivery. Returns when the status should be written.
-    pub fn note_delivery(&self, said: Said, time: Timestamp, now: Instant) -> Duration {
+    pub fn note_delivery(&self, said: DeliveryNote, time: Timestamp, now: Instant) -> Duration {
         let mut noted = self.lock();
         match &said {
-            Said::Refused(_) => noted.refused = Some(time),
+            DeliveryNote::Refused(_) => noted.refused = Some(time),
             _ => noted.right = Some(time),
         }
         let wait = match noted.written {
@@ -152,17 +152,17 @@ impl Log {
         let Some((time, said)) = &noted.last else { return };
         let time = whole_seconds(*time).0;
         let verdict = match said {
-            Said::Taken { event } if event.is_empty() => (true, format!("delivered at {time}")),
-            Said::Taken { event } => (true, format!("{event:?} was delivered at {time}")),
-            Said::Ignored { event } => (
+            DeliveryNote::Taken { event } if event.is_empty() => (true, format!("delivered at {time}")),
+            DeliveryNote::Taken { event } => (true, format!("{event:?} was delivered at {time}")),
+            DeliveryNote::Ignored { event } => (
                 true,
                 format!("{event:?} was delivered at {time}, an event that this receiver does not act upon"),
             ),
-            Said::Foreign { repository } => (
+            DeliveryNote::Foreign { repository } => (
                 false,
                 format!("the delivery at {time} is about {repository}, which is none of this receiver's sources"),
             ),
-            Said::Refused(refused) => {
+            DeliveryNote::Refused(refused) => {
                 let why = refused.explain(receiver);
                 let before = noted
                     .right
@@ -190,13 +190,13 @@ mod tests {
     fn a_status_is_written_soon_where_it_says_something_new_and_seldom_else() {
         let (log, start, time) = (Log::default(), Instant::now(), Timestamp::UNIX_EPOCH);
         let written = |reason: &'static str, at: Instant| log.lock().written = Some((reason, at));
-        let taken = || Said::Taken {
+        let taken = || DeliveryNote::Taken {
             event: "push".to_owned(),
         };
         assert_eq!(log.note_delivery(taken(), time, start), SOON);
         written("Taken", start);
         assert_eq!(log.note_delivery(taken(), time, start), SELDOM);
-        let refused = || Said::Refused(Refused::SignatureWrong);
+        let refused = || DeliveryNote::Refused(Refused::SignatureWrong);
         assert_eq!(log.note_delivery(refused(), time, start), OFTEN);
         assert_eq!(log.note_delivery(refused(), time, start + OFTEN), SOON);
         written("SignatureWrong", start + OFTEN);

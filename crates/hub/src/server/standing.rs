@@ -16,7 +16,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
-use crate::server::Known;
+use crate::server::KnownClient;
 
 /// One connection, as the others see it.
 pub(super) struct Standing {
@@ -40,7 +40,7 @@ impl Standing {
     }
 
     pub(super) fn note_response(&self, response: &http::Response<Body>) {
-        if response.extensions().get::<Known>().is_some() {
+        if response.extensions().get::<KnownClient>().is_some() {
             self.is_known.store(true, Ordering::Relaxed);
         }
     }

@@ -3,7 +3,7 @@
 
 use farwater_api::objects::{ObjectRef, ObjectReport, SyncState};
 
-use crate::notify::events::Told;
+use crate::notify::events::EventText;
 
 const REASON: &str = "Orphaned";
 /// Maximum names in one message; the rest is counted.
@@ -12,7 +12,7 @@ const NAMED: usize = 50;
 const NAMED_BYTES: usize = 3584;
 
 /// For a removal that the agent has confirmed: names what it left.
-pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
+pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<EventText> {
     let objects = there(objects);
     if objects.is_empty() {
         return None;
@@ -22,7 +22,7 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
         count(&objects),
         names(&objects)
     );
-    Some(Told {
+    Some(EventText {
         is_warning: false,
         reason: REASON.into(),
         message,
@@ -30,13 +30,13 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
 }
 
 /// For a removal that did not wait for its silent agent.
-pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
+pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> EventText {
     let why = format!("the agent of cluster {cluster} is silent and releases the objects when it is back");
     let message = match there(objects).as_slice() {
         [] => format!("{why}; it has not said which they are"),
         objects => format!("{why}; by its last report {}: {}", count(objects), names(objects)),
     };
-    Told {
+    EventText {
         is_warning: true,
         reason: REASON.into(),
         message,

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    rollouts::{self, Count, Told},
+    rollouts::{self, Count, MemberProgress},
     set_versions,
     stamp_services::{ClusterPages, Stamper, Step, cluster_name, find_brake},
 };
@@ -236,9 +236,9 @@ async fn tell(
         .collect())
 }
 
-fn member_of(replica: &Replica, told: Option<Told>, row: SetMember) -> Member {
+fn member_of(replica: &Replica, told: Option<MemberProgress>, row: SetMember) -> Member {
     let is_rolled = told.is_some();
-    let Told {
+    let MemberProgress {
         step,
         standing,
         progress,

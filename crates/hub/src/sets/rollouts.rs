@@ -33,7 +33,7 @@ pub use look::{Look, Looked, Looking};
 use members::Members;
 use news::News;
 use observe::{Gate, Sight};
-pub use report::{Count, Told, count, is_looked_at, tell_members};
+pub use report::{Count, MemberProgress, count, is_looked_at, tell_members};
 pub use row::{counting_document, held_spec, note_report, published, spec_to_hold};
 use save::{rollout_status, save};
 pub use whole::{Whole, look_at_heard, look_at_whole};

@@ -25,7 +25,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{guards::approvals::Said, replica::Replica, resources::Name, services::versions};
+use crate::{guards::approvals::Override, replica::Replica, resources::Name, services::versions};
 
 /// The order of [`SetOrder`] for an override.
 const OVERRIDE: &str = "override change windows";
@@ -191,7 +191,7 @@ pub async fn note_rollout(
     replica: &Replica,
     (name, set_uid, set): (&Name, &str, &ServiceSet),
     (before, decision): (&State, &Decision),
-    (revision, overridden): (&str, Option<&Said>),
+    (revision, overridden): (&str, Option<&Override>),
 ) -> Result<Option<Note>, StoreError> {
     let state = &decision.state;
     if state.number == 0 {
@@ -207,7 +207,7 @@ pub async fn note_rollout(
 
     let overrides = overridden
         .filter(|word| state.open && is_new_override(&version.told, word))
-        .map(|Said { by, reason }| (by.clone(), OVERRIDE.to_owned(), reason.clone()));
+        .map(|Override { by, reason }| (by.clone(), OVERRIDE.to_owned(), reason.clone()));
     let orders = new_orders(&version.told, set, before, state, is_new);
     let by = set.status.as_ref().and_then(|status| status.changed_by.clone());
     let by = by.unwrap_or_default();
@@ -237,7 +237,7 @@ pub async fn note_rollout(
 }
 
 /// Whether the version does not list this override yet.
-fn is_new_override(version: &SetVersion, word: &Said) -> bool {
+fn is_new_override(version: &SetVersion, word: &Override) -> bool {
     let is_same = |order: &SetOrder| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason;
     !version.orders.iter().any(is_same)
 }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::{
     memory::announced::Telling,
     queue::Next,
-    receivers::{Live, Said, sources::Source},
+    receivers::{DeliveryNote, Live, sources::Source},
     replica::Replica,
     resources::Name,
 };
@@ -89,6 +89,6 @@ fn note_foreign(replica: &Replica, receiver: &Live, hint: &Hint) {
     let repository = addresses.join(" or ");
     let wait = receiver
         .log
-        .note_delivery(Said::Foreign { repository }, Timestamp::now(), Instant::now());
+        .note_delivery(DeliveryNote::Foreign { repository }, Timestamp::now(), Instant::now());
     replica.wake_after_receipt(&receiver.name, wait);
 }

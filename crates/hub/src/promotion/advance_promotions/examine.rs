@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     kinds::stamped::check_template,
     memory::pipelines::AskingGate,
-    notify::events::{self, Told},
+    notify::events::{self, EventText},
     promotion::propose_promotions,
     replica::Replica,
     resources::{self, Name},
@@ -131,7 +131,12 @@ impl Examined {
     }
 
     /// Replaces the row that this was read from. False: the row or the spec has changed since.
-    pub(super) async fn save(&self, replica: &Replica, state: &State, told: Vec<Told>) -> Result<bool, StoreError> {
+    pub(super) async fn save(
+        &self,
+        replica: &Replica,
+        state: &State,
+        told: Vec<EventText>,
+    ) -> Result<bool, StoreError> {
         let text = serde_json::to_string(state).map_err(StoreError::abort)?;
         if self.written.as_ref() == Some(&text) {
             return Ok(true);
@@ -158,7 +163,7 @@ impl Examined {
 
     /// Saves a person's approval of a stage's candidate. False: the row or the spec has changed since it was read.
     pub(super) async fn note(mut self, replica: &Replica, stage: &str, approval: Approval) -> Result<bool, StoreError> {
-        let told = Told {
+        let told = EventText {
             is_warning: false,
             reason: "Approved".into(),
             message: format!(
@@ -178,7 +183,7 @@ impl Examined {
         AskingGate { stage, gate, .. }: &AskingGate,
         answer: Answer,
     ) -> Result<bool, StoreError> {
-        let told = (answer.said == Said::Fail).then(|| Told {
+        let told = (answer.said == Said::Fail).then(|| EventText {
             is_warning: true,
             reason: "GateFailed".into(),
             message: format!("{gate} lets nothing to stage {stage}: {}", answer.message),

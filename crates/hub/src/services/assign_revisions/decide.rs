@@ -17,8 +17,8 @@ use jiff::Timestamp;
 
 use super::observe::Observed;
 use crate::{
-    guards::approvals::Said,
-    notify::events::Told,
+    guards::approvals::Override,
+    notify::events::EventText,
     services::{
         ServiceFacts,
         held_specs::HeldNext,
@@ -34,7 +34,7 @@ pub struct Outcome {
     /// The window that keeps changes from starting; None: they may start.
     pub closed: Option<Closed>,
     /// Event about a change that starts despite closed windows.
-    pub told: Option<Told>,
+    pub told: Option<EventText>,
 }
 
 /// Decides which version the service runs, and why it keeps the one that it has.
@@ -177,7 +177,7 @@ fn new_row(observed: &Observed, decided: &Decided) -> Result<Assignment, StoreEr
 }
 
 /// The Event about a change that starts despite a closed window. None: nothing starts, or no window would hold it.
-fn tell_override(inputs: Inputs<'_>, decision: &Decision, closed: &Closed, said: &Said) -> Option<Told> {
+fn tell_override(inputs: Inputs<'_>, decision: &Decision, closed: &Closed, said: &Override) -> Option<EventText> {
     const LONGEST: usize = 1024;
     let begins = match decision {
         Decision::Assign(_) => true,
@@ -196,7 +196,7 @@ fn tell_override(inputs: Inputs<'_>, decision: &Decision, closed: &Closed, said:
         "{} begins, by {}: {}; {closed}",
         candidate.revision, said.by, said.reason
     );
-    let told = Told {
+    let told = EventText {
         is_warning: true,
         reason: "FreezeOverridden".into(),
         message: cut(&message, LONGEST),

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use super::AssignError;
 use crate::{
     errors::chain,
-    guards::approvals::{OVERRIDE, Said, override_of_set, owning_set},
+    guards::approvals::{OVERRIDE, Override, override_of_set, owning_set},
     replica::Replica,
     resources::{Name, SourceName},
     services::{
@@ -72,7 +72,7 @@ pub struct Observed {
     /// The window that keeps its changes from starting. None: they may start.
     pub closed: Option<Closed>,
     /// The override that lets changes start despite `closed`.
-    pub overridden: Option<Said>,
+    pub overridden: Option<Override>,
 }
 
 /// A request to fetch the service's sources (`reconcile` annotation).
@@ -212,7 +212,7 @@ async fn find_window(
     resource: &Resource,
     service: &ServiceDeployment,
     cluster: Option<&ClusterFacts>,
-) -> Result<(Option<Closed>, Option<Said>), StoreError> {
+) -> Result<(Option<Closed>, Option<Override>), StoreError> {
     let labels = service.metadata.labels.clone().unwrap_or_default();
     let closed = cluster.and_then(|cluster| {
         replica.memory.windows.closed(Subject {
@@ -279,7 +279,7 @@ async fn find_newest(
 }
 
 /// Returns the override that lets changes of the service start despite windows: its own, or its set's.
-async fn find_override(replica: &Replica, resource: &Resource) -> Result<Option<Said>, StoreError> {
+async fn find_override(replica: &Replica, resource: &Resource) -> Result<Option<Override>, StoreError> {
     let now = Timestamp::now();
     if let Some(said) = OVERRIDE.counting(&resource.object, now) {
         return Ok(Some(said));

@@ -27,7 +27,7 @@ use crate::{
     clusters::track_clusters::until_silent,
     delivery::status,
     notify::{
-        events::{self, Told},
+        events::{self, EventText},
         farewell_postings,
     },
     queue::Next,
@@ -174,7 +174,7 @@ fn removal_row(row: &Assignment, resource: &Resource, facts: &ServiceFacts) -> R
 /// The rows and Events to write when a service's resource is deleted.
 #[derive(Debug, Default)]
 struct Farewell {
-    told: Option<Told>,
+    told: Option<EventText>,
     /// Set if its agent has not confirmed the removal.
     released: Option<Released>,
 }

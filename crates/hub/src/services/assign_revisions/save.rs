@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     memory::timeline::Assigned,
-    notify::events::{self, Told},
+    notify::events::{self, EventText},
     replica::Replica,
     resources::{Name, Stored as _},
     services::{dependencies, held_specs::HeldNext, versions},
@@ -41,7 +41,7 @@ pub struct Making {
     /// The spec that a window holds, if any.
     pub held: Option<HeldNext>,
     /// The Event to write, and its subject.
-    pub told: Option<(Resource, Told)>,
+    pub told: Option<(Resource, EventText)>,
 }
 
 impl Making {

@@ -20,7 +20,7 @@ use super::{
     row::{Written, read_written, rest_of},
 };
 use crate::{
-    guards::approvals::{OVERRIDE, Said},
+    guards::approvals::{OVERRIDE, Override},
     kinds::stamped::check_template,
     memory::sets::Scope,
     notify::Commit,
@@ -41,7 +41,7 @@ pub(super) struct Gate {
     /// Labels of each of its services.
     pub(super) labels: BTreeMap<String, String>,
     /// The override that lets changes start despite windows; None: there is none.
-    pub(super) overridden: Option<Said>,
+    pub(super) overridden: Option<Override>,
 }
 
 impl Gate {

@@ -82,7 +82,7 @@ impl Ground {
 
 /// A member's progress, as it is reported.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct MemberProgress {
     pub step: String,
     pub standing: String,
     pub progress: Progress,
@@ -160,7 +160,7 @@ pub async fn tell_members(
     name: &Name,
     (resource, set): (&Resource, &ServiceSet),
     cluster_uids: &[&str],
-) -> Result<BTreeMap<String, Told>, StoreError> {
+) -> Result<BTreeMap<String, MemberProgress>, StoreError> {
     let Some(ground) = Ground::load(replica, name, (resource, set)).await? else {
         return Ok(BTreeMap::new());
     };
@@ -184,7 +184,7 @@ pub async fn tell_members(
         );
         told.insert(
             member.cluster.to_owned(),
-            Told {
+            MemberProgress {
                 step,
                 standing,
                 progress,

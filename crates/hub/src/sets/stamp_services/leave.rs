@@ -21,7 +21,7 @@ use super::{
 use crate::{
     guards::freeze_prunes,
     kinds::{managers::manage, removal::ORPHAN, stamped::mark_deleted},
-    notify::events::{self, Told},
+    notify::events::{self, EventText},
     queue::Next,
     replica::Replica,
     resources::{self, Name, Stored as _},
@@ -119,7 +119,7 @@ async fn brake(
             events::write_event(
                 tx,
                 &about,
-                &Told {
+                &EventText {
                     is_warning: true,
                     reason: "Braked".into(),
                     message,
