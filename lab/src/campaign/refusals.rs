@@ -200,7 +200,7 @@ impl Target<'_> {
         while let Some(output) = outputs.next().await {
             let output = output?;
             let is_answered = output.status.success() && output.stdout == self.refusal.code.to_string().as_bytes();
-            seen.note_object(is_answered, || format!("{output:?}"));
+            seen.note(is_answered, || format!("{output:?}"));
         }
         Ok(seen)
     }
@@ -234,7 +234,7 @@ impl Target<'_> {
         let mut answers = std::pin::pin!(answers);
         while let Some(answer) = answers.next().await {
             let is_answered = answer.as_ref().is_ok_and(|code| *code == self.refusal.code);
-            seen.note_object(is_answered, || format!("{answer:?}"));
+            seen.note(is_answered, || format!("{answer:?}"));
         }
         Ok(seen)
     }
