@@ -167,13 +167,17 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_cut_no_further_than_it_must_be() {
+    fn messages_are_cut_no_further_than_they_must_be() {
         let whole = report(1000, "a", "x");
         assert_eq!(fit(whole.clone()), whole);
-        check(10_001, "a", "", (10_000, 0));
         check(10_000, "a", &"x".repeat(1024), (10_000, 256));
         // Each quote is two bytes of JSON.
         check(10_000, "a", &"\"".repeat(1024), (10_000, 64));
+    }
+
+    #[test]
+    fn objects_are_left_out_once_no_message_is_left() {
+        check(10_001, "a", "", (10_000, 0));
         check(10_000, &"a".repeat(250), &"x".repeat(1024), (10_000, 0));
         check(10_000, &"a".repeat(700), &"x".repeat(1024), (5_000, 0));
     }
